@@ -39,13 +39,7 @@ class DraftPlan:
     live: Live
     score_N: Tensor
     """(N,) float64 guess of each completion's gradient norm, any unit; 0 where it has no gradient."""
-    tokens: float
-    """Tokens of the full batch: counted if every candidate was rolled out, else as history expected them before any
-    draw. By the rollouts denominators would be random, and the gradient biased."""
-    attended: float
-    """The same with prompts, over which a router loss is a mean; 0 if unknown."""
-    denominator: float
-    """Divisor of the loss of a pass."""
+    sizes: StepSizes
     samples: MomentSamples | None
     """Completions with a gradient of this step and earlier ones, from which a rate is chosen; None for a fixed rate."""
     sampled: SampledTokens | None = None
@@ -64,11 +58,6 @@ class DraftPlan:
     def metrics(self) -> dict[str, float]:
         """Metrics of the rollout, by the names of docs/metrics.md."""
         return step_metrics(self.completions, self.rewards, self.prompts)
-
-    @property
-    def sizes(self) -> StepSizes:
-        """Numbers by which sums over the step are divided."""
-        return StepSizes(denominator=self.denominator, tokens=self.tokens, attended=self.attended)
 
     @property
     def learnable(self) -> bool:
@@ -162,9 +151,11 @@ def drafted(
         completions=completions,
         live=live or method.live,
         score_N=scores(method, completions),
-        tokens=tokens,
-        attended=0.0 if rolled_out.attended_N is None else float((prompt_weight_N * rolled_out.attended_N).sum()),
-        denominator=method.normaliser.denominator(prompts.sequences, tokens, max_tokens),
+        sizes=StepSizes(
+            denominator=method.normaliser.denominator(prompts.sequences, tokens, max_tokens),
+            tokens=tokens,
+            attended=0.0 if rolled_out.attended_N is None else float((prompt_weight_N * rolled_out.attended_N).sum()),
+        ),
         samples=samples,
         sampled=None if moment_NT is None else rolled_out.sampled,
         moment_NT=moment_NT,

@@ -57,7 +57,7 @@ from dppo.pruning import (
     uniform,
     uniform_score,
 )
-from dppo.step import RolledOut, completions_of
+from dppo.step import RolledOut, StepSizes, completions_of
 
 EXACT, BIASED = 1e-12, 1e-3
 LEVELS = {"completions": (0.0, 0.5), "prompts": (0.5, 0.0), "both": (0.5, 0.5)}
@@ -277,7 +277,7 @@ def of_tokens(tokens):
         plan = outcome.plan
         counted = float((plan.prompts.weight_Q[plan.rewards.group_N] * plan.completions.tokens_N).sum())
         found = counted if tokens is None else tokens
-        return replace(outcome, plan=replace(plan, denominator=found, tokens=found)).gradients()
+        return replace(outcome, plan=replace(plan, sizes=StepSizes(found, found))).gradients()
 
     return expectation(TOKEN_MEAN, gradients)
 

@@ -12,7 +12,7 @@ GRPO = METHODS["grpo"]
 def test_a_completion_counts_by_its_mean_and_a_flat_group_is_dropped_but_counted():
     """Advantages of groups of three and two sum to 0 each: weighted by tokens instead they would not."""
     plan = step_of(GRPO, [1, 0, 1], [0.5, 0.5, 0.5], [3, 1])
-    assert kept(plan) == [0, 1, 2, 6, 7] and plan.denominator == 8
+    assert kept(plan) == [0, 1, 2, 6, 7] and plan.sizes.denominator == 8
     assert loss_of(GRPO, plan) == pytest.approx(0, abs=1e-15)
     tokens = METHODS["dapo_loss"]
     assert abs(loss_of(tokens, step_of(tokens, [1, 0, 1], [0.5, 0.5, 0.5], [3, 1]))) > 0.1

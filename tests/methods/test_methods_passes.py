@@ -23,7 +23,7 @@ def moved(gradient):
 
 def parts_at(theta, method=METHOD):
     """(N, PARAMETERS) gradient of each completion at other parameters."""
-    return parts(method, OUTCOME.advantage_N, OUTCOME.plan.denominator, OUTCOME.plan.tokens, theta)
+    return parts(method, OUTCOME.advantage_N, OUTCOME.plan.sizes.denominator, OUTCOME.plan.sizes.tokens, theta)
 
 
 def mean(value_SK):

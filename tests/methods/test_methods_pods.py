@@ -73,7 +73,7 @@ def test_statistics_of_those_kept_are_biased_under_any_draw():
         found = []
         for weight_N in outcome.weight_UN:
             advantage_N = PODS.statistics.compute(rule, rewards, NOTHING_KNOWN, weight_N > 0)
-            part_NK = parts(method, advantage_N, outcome.plan.denominator, outcome.plan.tokens)
+            part_NK = parts(method, advantage_N, outcome.plan.sizes.denominator, outcome.plan.sizes.tokens)
             found.append(weight_N @ part_NK)
         return torch.stack(found)
 

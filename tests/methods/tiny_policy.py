@@ -237,7 +237,7 @@ class Planned:
     def token_parts(self, theta=THETA):
         """(N * T, PARAMETERS) gradient of each token at weight 1, the others masked, as a trainer computes it."""
         one_NT = torch.eye(N * T, dtype=torch.float64).view(N * T, N, T)
-        said = self.advantage_N, self.plan.denominator, self.plan.tokens
+        said = self.advantage_N, self.plan.sizes.denominator, self.plan.sizes.tokens
         return weighted_gradients(self.method, one_NT, *said, theta)
 
     def gradients(self, weight_UN=None, *, advantage_N=None, theta=THETA):
@@ -248,7 +248,7 @@ class Planned:
         if self.plan is None:
             return torch.zeros(len(weight_UN), PARAMETERS, dtype=torch.float64)
         advantage_N = self.advantage_N if advantage_N is None else advantage_N
-        return weight_UN @ parts(self.method, advantage_N, self.plan.denominator, self.plan.tokens, theta)
+        return weight_UN @ parts(self.method, advantage_N, self.plan.sizes.denominator, self.plan.sizes.tokens, theta)
 
 
 CONTEXT = StepContext(value_Q=torch.from_numpy(VALUE_P))

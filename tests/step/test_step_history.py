@@ -57,7 +57,7 @@ def estimate(plan, answers, prompts):
     weight_N, group_N = (plan.weight_UN[0] * plan.advantage_N).numpy(), plan.rewards.group_N.numpy()
     for answer, weight, prompt in zip(answers, weight_N, prompts.row_Q.numpy()[group_N], strict=True):
         found[prompt] += weight * (np.eye(ANSWERS)[answer] - PROB_PA[prompt])
-    return found / plan.denominator
+    return found / plan.sizes.denominator
 
 
 def expectation(method, sizes, draw=ALL, **changes):

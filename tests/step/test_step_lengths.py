@@ -42,7 +42,7 @@ def lengths(first, last):
     steps = PER_EPOCH * EPOCHS
     for number in range(steps):
         tokens = round(first + (last - first) * number / steps)
-        found.append(PROMPTS * GROUP * tokens / step(run, number, tokens, rng).denominator)
+        found.append(PROMPTS * GROUP * tokens / step(run, number, tokens, rng).sizes.denominator)
     return [float(np.mean(found[at : at + PER_EPOCH])) for at in range(PER_EPOCH, steps, PER_EPOCH)]
 
 
@@ -63,6 +63,6 @@ def test_group_sizes_by_a_prior_wait_until_tokens_are_known(prior):
     run, rng = source(SIZES, size=8, prompts=8, prior=prior), np.random.default_rng(0)
     first, second = (step(run, number, 500, rng) for number in range(2))
     assert first.prompts.size_Q is None and second.prompts.size_Q is not None
-    assert abs(first.denominator / second.denominator - 1) < 0.05
+    assert abs(first.sizes.denominator / second.sizes.denominator - 1) < 0.05
     by_completions = source(METHODS["dppo_history_sizes"], size=8, prompts=8, prior=prior)
     assert (by_completions.block(0, generations=GROUP).size_Q is None) == (prior is None)

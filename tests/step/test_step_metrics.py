@@ -122,4 +122,4 @@ def test_a_step_in_which_chance_rolled_nothing_out_has_metrics():
             *("prune/kept_share", "prune/live_share"),
         }
         assert metrics["prune/largest_prompt_weight"] == metrics["prune/largest_weight"] == 0.0
-        assert metrics["prune/prompts_kept_share"] == 0.0 and plan.denominator == 8
+        assert metrics["prune/prompts_kept_share"] == 0.0 and plan.sizes.denominator == 8

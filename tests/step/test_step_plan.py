@@ -82,10 +82,10 @@ def test_a_router_loss_over_what_is_kept_is_biased_which_the_method_says():
     def router_loss(weight_N):
         token_N = (weight_N * attended_N)[:, None]
         mean_share_E, mean_prob_E = ((token_N * value_NE).sum(0) / token_N.sum() for value_NE in (share_NE, prob_NE))
-        return (mean_share_E * mean_prob_E).sum() * token_N.sum() / plan.attended
+        return (mean_share_E * mean_prob_E).sum() * token_N.sum() / plan.sizes.attended
 
     plan, chance_U = every_draw(method, given=replace(rolled_out(), attended_N=attended_N))
-    assert plan.attended == attended_N.sum() and plan_of(method).attended == 0.0
+    assert plan.sizes.attended == attended_N.sum() and plan_of(method).sizes.attended == 0.0
     full = router_loss(torch.ones(N, dtype=torch.float64))
     drawn_U = torch.stack([router_loss(weight_N) for weight_N in plan.weight_UN])
     assert abs(chance_U @ drawn_U / full - 1) > 1e-3
@@ -111,7 +111,10 @@ def test_a_step_of_rounds_is_the_step_of_the_groups_it_is_made_of():
         assert torch.equal(with_others.weight_UN[:, used_N], alone.weight_UN)
         assert not with_others.weight_UN[:, ~used_N].any() and not with_others.prob_UN[:, ~used_N].any()
         assert torch.equal(with_others.advantage_N[used_N], alone.advantage_N)
-        assert (with_others.denominator, with_others.tokens) == (alone.denominator, alone.tokens)
+        assert (with_others.sizes.denominator, with_others.sizes.tokens) == (
+            alone.sizes.denominator,
+            alone.sizes.tokens,
+        )
         assert torch.equal(with_others.counted_UN.sum(1), alone.counted_UN.sum(1))
         assert with_others.signal_Q[1] > 0, "the history learns from it all the same"
         if alone.samples is not None:
@@ -122,7 +125,7 @@ def test_a_completion_without_tokens_is_never_trained_on():
     given = replace(rolled_out(), tokens_N=torch.tensor([4, 0, 3, 1, 0, 3, 2]))
     for name in ("grpo", "dppo", "cppo"):
         plan = plan_of(replace(METHODS[name], beta=0.2), given=given)
-        assert (plan.weight_UN[:, [1, 4]] == 0).all() and plan.denominator == N
+        assert (plan.weight_UN[:, [1, 4]] == 0).all() and plan.sizes.denominator == N
 
 
 def test_the_rates_of_a_step_follow_the_share_of_training_done():

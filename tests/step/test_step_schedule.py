@@ -85,7 +85,7 @@ def test_the_shares_of_a_pass_add_up_to_the_full_gradient(shares):
     for seed in range(4):
         real = step_streams(seed, 0)
         dealt = plan_of(method, streams=real, passes=UpdateSchedule(shares=shares))
-        assert (dealt.share_UN.sum(0) == 1).all() and dealt.denominator == N
+        assert (dealt.share_UN.sum(0) == 1).all() and dealt.sizes.denominator == N
         got = 0.0
         for share, row_N in enumerate(dealt.share_UN):
             boxes = boxes_of_level(method.completions, completions_of(method, rolled_out(), CONTEXT).take(row_N))

@@ -51,4 +51,4 @@ def gradients(method, plan, weight_UN=None, *, keep_N=None, advantage_N=None):
     weight_UN = plan.weight_UN if weight_UN is None else weight_UN
     everywhere = torch.zeros(N, dtype=torch.float64)
     everywhere[keep_N] = plan.advantage_N if advantage_N is None else advantage_N
-    return weight_UN @ parts(method, everywhere, plan.denominator, plan.tokens)[keep_N]
+    return weight_UN @ parts(method, everywhere, plan.sizes.denominator, plan.sizes.tokens)[keep_N]

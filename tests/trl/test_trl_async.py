@@ -144,7 +144,7 @@ def full_and_mean(path, folder, *, forget="", **options):
             plan = replace(plan, weight_UN=(plan.weight_UN > 0).double())
         if forget == "denominator":
             kept = plan.completions.tokens_N[plan.kept(0)].sum()
-            plan = replace(plan, denominator=float(kept))
+            plan = replace(plan, sizes=plan.sizes._replace(denominator=float(kept)))
         trainer.current_gradient_accumulation_steps = 1
         trainer.model.zero_grad()
         (call,) = trainer.passes_of(plan, completions)

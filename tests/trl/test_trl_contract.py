@@ -91,7 +91,8 @@ def test_the_contract_can_fail(tiny_path, tmp_path):
     class CountsSurvivors(DPPOTrainer):
         def _plan(self, *args):
             plan = super()._plan(*args)
-            return replace(plan, denominator=float((plan.weight_UN[0] * plan.completions.tokens_N).sum()))
+            kept = float((plan.weight_UN[0] * plan.completions.tokens_N).sum())
+            return replace(plan, sizes=plan.sizes._replace(denominator=kept))
 
     stock, _ = trl_run(tiny_path, tmp_path)
     wrong, _ = gradients(CountsSurvivors, DPPOConfig, tiny_path, tmp_path, completion_prune_rate=0.0)
