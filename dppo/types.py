@@ -40,6 +40,11 @@ def concatenated(*records: Record) -> Record:
     return replace(given, **joined)
 
 
+def scattered(record: Record, unit_R: Tensor, size: int) -> Record:
+    """Record about the units ``unit_R`` as one about all of ``size``: 0 or False for the others, in every tensor."""
+    return each_tensor(record, lambda value: value.new_zeros(size, *value.shape[1:]).index_copy_(0, unit_R, value))
+
+
 def check_lengths(record: Any, length: int) -> None:
     """Raise ``ShapeError`` for the first tensor of a record that is not of shape ``(length,)``."""
     for field in fields(record):

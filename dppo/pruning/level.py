@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from typing import Literal, Protocol, Self
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from dppo.errors import DesignError, in_words, raise_problems
@@ -16,7 +15,7 @@ from dppo.pruning.probabilities import ROUNDING, Budget, Rule, proportional
 from dppo.pruning.scores import Score, absolute_advantage
 from dppo.settings import FULL_SHARE
 from dppo.typed import check_fields, range_problems, within
-from dppo.types import Completions, Draw
+from dppo.types import Completions, Draw, scattered
 
 Schedule = Callable[[float], float]
 """``schedule(done) -> factor``: from the share of training done to the factor of the rate, both in [0, 1]."""
@@ -138,19 +137,11 @@ class Level:
     def _select(self, unit_R: Tensor, prob_R: Tensor, score_R: Tensor, size: int, rng: np.random.Generator) -> Draw:
         """Draw among ``unit_R``, in the design's order, and put the result back into the order of all ``size``."""
         if not self.bias and bool((prob_R <= 0).any()):
-            units = (
-                f"{int((prob_R <= 0).sum())} units with a gradient have probability 0, and no weight makes up for them"
-            )
+            units = f"{int((prob_R <= 0).sum())} units with a gradient have probability 0: no weight makes up for them"
             raise DesignError(f"{units}. Use rule=proportional with floor > 0, or a selection that states its bias.")
         keep_R = self.design.draw(prob_R, score_R, rng)
-        return scattered(unit_R, size, keep_R, prob_R, self.weighting.compute(keep_R, prob_R))
-
-
-def scattered(unit_R: Tensor, size: int, keep_R: Tensor, prob_R: Tensor, weight_R: Tensor) -> Draw:
-    """A draw among some units as one over all of them; the others are dropped, with probability and weight 0."""
-    keep_N, prob_N, weight_N = torch.zeros(size, dtype=torch.bool), *torch.zeros(2, size, dtype=torch.float64)
-    keep_N[unit_R], prob_N[unit_R], weight_N[unit_R] = keep_R, prob_R, weight_R
-    return Draw(keep_N=keep_N, prob_N=prob_N, weight_N=weight_N)
+        weight_R = self.weighting.compute(keep_R, prob_R)
+        return scattered(Draw(keep_N=keep_R, prob_N=prob_R, weight_N=weight_R), unit_R, size)
 
 
 class Selection(Protocol):

@@ -182,10 +182,6 @@ class TokenDraw:
         weight_NT = INVERSE_PROBABILITY.compute(keep_NT, prob_NT)
         return cls(length_N=length_N, reach_N=reach_N, prob_NT=prob_NT, weight_NT=weight_NT)
 
-    def scattered(self, unit_R: Tensor, size: int) -> "TokenDraw":
-        """Draw over all ``size`` completions from this one of some; the others are dropped, with probability 0."""
-        return each_tensor(self, lambda value: value.new_zeros(size, *value.shape[1:]).index_copy_(0, unit_R, value))
-
 
 def draw_tokens(
     reach_NT: Tensor, head_NT: Tensor | None, rng: np.random.Generator, *, design: Design = SYSTEMATIC

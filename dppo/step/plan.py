@@ -18,7 +18,7 @@ from dppo.rng import Purpose, Streams
 from dppo.step.metrics import draw_metrics, step_metrics, token_metrics
 from dppo.step.records import Live, RolledOut, StepPrompts, StepSizes, completions_of, scores, signals_of
 from dppo.step.schedule import UpdateSchedule, shares_of
-from dppo.types import Completions, Rewards
+from dppo.types import Completions, Rewards, scattered
 
 LATEST_COMPLETIONS = 512
 """Completions with a gradient by which a rate is chosen; more if the step itself has more."""
@@ -217,7 +217,7 @@ def _token_draws(draft: DraftPlan, weight_UN: Tensor, streams: Streams) -> tuple
         unit_R = (weight_N > 0).nonzero()[:, 0]
         drawn_R1 = (weight_N / prompt_weight_N)[unit_R, None]  # moments have the weight of the prompt in them
         draw = level.draw(moment_NT[unit_R] * drawn_R1**2, sampled.span_NT[unit_R], streams(Purpose.TOKEN_DRAW, index))
-        made.append(draw.scattered(unit_R, len(weight_N)))
+        made.append(scattered(draw, unit_R, len(weight_N)))
     return tuple(made)
 
 

@@ -13,8 +13,7 @@ from dppo.packing import Kernel, Segments
 from dppo.packing.kernels import by_segment, segment_sdpa
 from dppo.pruning import DETERMINISTIC, UNWEIGHTED, PromptPruning, Pruning, Score, TokenPruning, best_cuts, uniform
 from dppo.pruning.designs import neighbours
-from dppo.pruning.level import scattered
-from dppo.types import Completions, Draw
+from dppo.types import Completions, Draw, scattered
 
 
 class TopOfLive(Ranking):
@@ -24,7 +23,7 @@ class TopOfLive(Ranking):
         """The completions that are kept, without random numbers."""
         unit_R = neighbours(completions)
         draw = super().draw(completions.take(unit_R), rng)
-        return scattered(unit_R, len(completions.live_N), draw.keep_N, draw.prob_N, draw.weight_N)
+        return scattered(draw, unit_R, len(completions.live_N))
 
 
 def top_of_live(score: Score, rate: float) -> TopOfLive:

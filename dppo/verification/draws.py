@@ -20,7 +20,7 @@ from dppo.rng import Purpose, Streams, step_streams
 from dppo.session import Session
 from dppo.step import StepPrompts, StepSizes, drawn_block
 from dppo.step.records import in_rounds
-from dppo.types import Block, Rewards, each_tensor
+from dppo.types import Block, Rewards, each_tensor, scattered
 from dppo.verification.subject import Rollouts, Subject
 
 
@@ -51,7 +51,7 @@ def draw(made: Rollouts, method: Method, streams: Streams) -> FrozenDraw:
     plan = session.plan(prompts, made.rolled_out(keep_P), streams=streams)
     row_R = keep_P[made.rewards.group_N].nonzero()[:, 0]
     weight_N[row_R], advantage_N[row_R] = plan.weight_UN[0], plan.advantage_N
-    tokens = plan.token_draws[0].scattered(row_R, count) if plan.token_draws else None
+    tokens = scattered(plan.token_draws[0], row_R, count) if plan.token_draws else None
     return FrozenDraw(weight_N=weight_N, advantage_N=advantage_N, sizes=plan.sizes, tokens=tokens)
 
 
