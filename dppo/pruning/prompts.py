@@ -43,7 +43,7 @@ class PromptPruning(Level):
                 sized = f"design={self.design.name!r} keeps a random number of prompts, not a multiple of {multiple}"
                 raise DesignError(f"{sized}. Use design=PIVOTAL.")
             seen = min(round(self._seen_sum(candidates, self.rate) + owed), int(seen_P.sum()))
-            total = max(_unseen(candidates) + seen, math.ceil(self.fewest(candidates) - WHOLE), 1)
+            total = max(_unseen(candidates) + seen, math.ceil(self.expected(candidates, 1 - self.floor) - WHOLE), 1)
         total = math.ceil(total / multiple) * multiple
         if total > size:
             least = f"cannot keep a multiple of {multiple} prompts that is at least {total - multiple + 1}"
@@ -71,17 +71,10 @@ class PromptPruning(Level):
         """(N,) probabilities of the sampled units at a rate of one half, by their expected signal."""
         return self._chosen(0.5)._probabilities(samples.expected_N.sqrt(), samples.expected_cost_N)
 
-    def fewest(self, candidates: Candidates) -> float:
-        """Smallest expected number of prompts of a block: its unseen ones, and the floor's share of the others."""
-        if self.rate == 0:
-            return float(candidates.seen_P.numel())
-        return _unseen(candidates) + self._seen_sum(candidates, 1 - self.floor)
-
     def at_total(self, candidates: Candidates, total: int) -> "PromptPruning":
-        """The same pruning at the rate that keeps ``total`` prompts of this block, at least ``fewest``, on average."""
-        seen = int(candidates.seen_P.sum())
-        wanted = total - _unseen(candidates)
-        low, high = (0.0, float(seen)), (1 - self.floor, self._seen_sum(candidates, 1 - self.floor))
+        """The same pruning at the rate that keeps ``total`` prompts of this block on average."""
+        seen, wanted, most = int(candidates.seen_P.sum()), total - _unseen(candidates), 1 - self.floor
+        low, high = (0.0, float(seen)), (most, self._seen_sum(candidates, most))
         for attempt in range(100):
             rate = low[0]
             if high[1] < low[1]:  # a straight line is exact for most rules; every other time halve, to be sure to end
@@ -92,13 +85,17 @@ class PromptPruning(Level):
                 return replace(self, rate=rate)
             low, high = ((rate, kept), high) if kept > wanted else (low, (rate, kept))
         seen_of = f"{total} of {candidates.seen_P.numel()} prompts, {seen} of them seen, with floor={self.floor:g}"
-        raise DesignError(f"no rate keeps {seen_of}: at least {self.fewest(candidates):g} are. Use a lower floor.")
+        fewest = self.expected(candidates, most)
+        raise DesignError(f"no rate keeps {seen_of}: at least {fewest:g} are. Use a lower floor.")
 
-    def expected(self, candidates: Candidates) -> float:
-        """Expected number of prompts that are rolled out of a block, before it is made an integer."""
+    def expected(self, candidates: Candidates, rate: float | None = None) -> float:
+        """Expected number of prompts that are rolled out of a block, before it is made an integer.
+
+        ``rate`` replaces this pruning's, unless that is 0; it is smallest at ``1 - floor``.
+        """
         if not self._prunes(candidates):
             return float(len(candidates.seen_P))
-        return _unseen(candidates) + self._seen_sum(candidates, self.rate)
+        return _unseen(candidates) + self._seen_sum(candidates, self.rate if rate is None else rate)
 
     def _prunes(self, candidates: Candidates) -> bool:
         return self.rate > 0 and self.auto is None and bool(candidates.seen_P.any())
@@ -181,8 +178,8 @@ def fill_block(
     *,
     part: int = 0,
     parts: int = 1,
-) -> tuple[Tensor, PromptPruning]:
-    """Take the next rows, (M,) int64, and the pruning that keeps ``prompts`` of them on average.
+) -> tuple[Candidates, PromptPruning]:
+    """Take the next rows as candidates, and the pruning that keeps ``prompts`` of them on average.
 
     The block, number ``part`` of ``parts``, is the longest whose smallest expected size is within ``prompts``, at most
     ``prompts / (1 - rate)`` rows and one epoch. It is fixed before any draw: taking until enough are kept is biased.
@@ -193,10 +190,10 @@ def fill_block(
     fits, over = prompts, longest + 1
     while over - fits > 1:
         length = (fits + over) // 2
-        fewest = pruning.fewest(history.candidates(ahead[:length], step, prior))
+        fewest = pruning.expected(history.candidates(ahead[:length], step, prior), 1 - pruning.floor)
         fits, over = (length, over) if fewest <= prompts + WHOLE else (fits, length)
-    row_P = stream.take(fits)
-    return row_P, pruning.at_total(history.candidates(row_P, step, prior), prompts)
+    candidates = history.candidates(stream.take(fits), step, prior)
+    return candidates, pruning.at_total(candidates, prompts)
 
 
 TINY = 1e-9

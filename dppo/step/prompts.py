@@ -130,13 +130,11 @@ class PromptSource:
         prior, streams = self.checked_prior.of_signals(self.history, generations), step_streams(self.stream.seed, step)
         blocks, owed = list[Block](), 0.0
         for part in range(parts):
-            by = pruning
             if self.fill:
                 known = self.stream, self.history, pruning, self.prompts, step, prior
-                row_P, by = fill_block(*known, part=part, parts=parts)
+                candidates, by = fill_block(*known, part=part, parts=parts)
             else:
-                row_P = self.stream.take(self.prompts // parts)
-            candidates = self.history.candidates(row_P, step, prior)
+                candidates, by = self.history.candidates(self.stream.take(self.prompts // parts), step, prior), pruning
             rng = streams(Purpose.PROMPT_DRAW, *((part,) if part else ()))
             draw = by.draw(candidates, rng, multiple=multiple, owed=owed)
             # What rounding added here is taken off the next part, of the expected number: draws stay independent.
@@ -156,14 +154,12 @@ class PromptSource:
         if method.rounds is None:
             raise ConfigError(f"method={method.name!r} has no rounds. Use source.block(method, step, generations=8).")
         skipping = method.rounds.skipping
-
-        def chances(row_P: Tensor) -> Tensor:
-            assert skipping is not None
-            return skipping.chances(self.history.streak(row_P), self._learned(skipping))
+        learned = skipping and self._learned(skipping)
+        chances = None if skipping is None else lambda row_P: skipping.chances(self.history.streak(row_P), learned)
 
         def one_round(number: int, prompts: int, rng: np.random.Generator) -> tuple[Block, Rewards]:
             whole = math.ceil(prompts / multiple) * multiple
-            row_P, draw = take_round(self.stream, whole, None if skipping is None else chances, rng)
+            row_P, draw = take_round(self.stream, whole, chances, rng)
             block = Block(candidates=self.history.candidates(row_P, step), draw=draw)
             rewards = roll_out(number, block)
             check("roll_out(number, block)", rewards, Rewards, "Rewards.of_groups(reward_PG)")
@@ -188,7 +184,7 @@ class PromptSource:
         expected = self.history.expected(row_Q, step, None if self.prior is None else self.prior.expected(row_Q))
         if self.values is not None:
             # Until the first visit only: later the values are of a policy that was left behind (docs/a_star_po.md).
-            before, seen_Q = self.values.expected(row_Q), self.history.candidates(row_Q, step).seen_P
+            before, seen_Q = self.values.expected(row_Q), self.history.visited(row_Q)
             expected = before if expected is None else expected.where(seen_Q, before)
         return StepContext(expected=expected, value_Q=value_Q)
 

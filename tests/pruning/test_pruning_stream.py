@@ -85,8 +85,8 @@ def test_a_filled_block_expects_exactly_the_prompts_of_a_batch(seen, prompts, ra
     stream.take(start)
     pruning = PromptPruning(rate=rate, rule=rule, budget=budget, floor=0.2)
     upcoming = stream.peek(60)
-    row_M, now = fill_block(stream, history, pruning, prompts, 1)
-    block = history.candidates(row_M, 1)
+    block, now = fill_block(stream, history, pruning, prompts, 1)
+    row_M = block.row_P
     assert torch.equal(row_M, upcoming[: len(row_M)])
     assert prompts <= len(row_M) <= min(round(prompts / (1 - rate)), 60)
     assert stream.epoch * 60 + stream.offset == start + len(row_M)
@@ -101,8 +101,9 @@ def test_the_block_does_not_depend_on_any_draw():
     blocks = []
     for seed in (1, 2):
         stream, history = PromptStream(60, 2), history_of(60, 60)
-        row_M, now = fill_block(stream, history, PromptPruning(rate=0.5), 8, 1)
-        kept = now.draw(history.candidates(row_M, 1), generator(seed, Purpose.PROMPT_DRAW)).keep_N
-        blocks.append((row_M, fill_block(stream, history, PromptPruning(rate=0.5), 8, 2)[0], kept))
+        block, now = fill_block(stream, history, PromptPruning(rate=0.5), 8, 1)
+        kept = now.draw(block, generator(seed, Purpose.PROMPT_DRAW)).keep_N
+        after = fill_block(stream, history, PromptPruning(rate=0.5), 8, 2)[0]
+        blocks.append((block.row_P, after.row_P, kept))
     assert torch.equal(blocks[0][0], blocks[1][0]) and torch.equal(blocks[0][1], blocks[1][1])
     assert not torch.equal(blocks[0][2], blocks[1][2])
