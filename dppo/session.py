@@ -29,7 +29,7 @@ from dppo.step.in_flight import InFlight, Requested
 from dppo.step.loss import micro_batch_loss
 from dppo.step.plan import ONCE, StepPlan, StepSizes, plan_step
 from dppo.step.prompts import PromptSource
-from dppo.step.records import Live, RolledOut, StepPrompts, whole_block
+from dppo.step.records import Live, RolledOut, StepPrompts
 from dppo.step.schedule import UpdateSchedule
 from dppo.types import Block, Rewards
 
@@ -82,14 +82,6 @@ class Session:
     def prompts_in_rounds(self, roll_out: Callable[[int, Block], Rewards], *, multiple: int = 1) -> StepPrompts:
         """Prompts of the next rollout, rolled out until enough groups count: see ``PromptSource.rounds``."""
         return self._with_source("prompts_in_rounds").rounds(self.method, self.number, roll_out, multiple=multiple)
-
-    def given_prompts(self, row_Q: Tensor, number: int) -> StepPrompts:
-        """A whole block of prompts that the engine has chosen, (Q,) rows of the dataset."""
-        return self._with_source("given_prompts").given(self.method, row_Q, number, generations=self.generations)
-
-    def streamed_prompts(self, completions: int) -> StepPrompts:
-        """Prompts of a step of a stream of data, with ``completions`` in all."""
-        return whole_block(completions // self.generations, completions)
 
     def request_ahead(self, prompts: StepPrompts, uid_Q: Sequence[str]) -> None:
         """Remember prompts of ``prompts()`` that are on their way to the samplers, by the engine's names of them."""
@@ -214,5 +206,5 @@ class Session:
     def _with_source(self, what: str) -> PromptSource:
         if self.source is None:
             why = f"session.{what} chooses among the rows of a dataset, and a stream of data has none to come back to"
-            raise ConfigError(f"{why}. Make it with a PromptSource, or use session.streamed_prompts(completions).")
+            raise ConfigError(f"{why}. Make it with a PromptSource, or use dppo.step.whole_block(groups, completions).")
         return self.source

@@ -62,7 +62,8 @@ class DynamicPruningTrainer(PrunedTrainer, PPOTrainerSync):
         if self.filters_groups:
             left = {key.rsplit("_", 2)[0] for key in batch.keys}
             row_of, self._row_of = {uid: row for uid, row in self._row_of.items() if uid in left}, {}
-            prompts = self.session.given_prompts(torch.tensor(list(row_of.values())), self.global_steps)
+            row_Q, generations = torch.tensor(list(row_of.values())), self.session.generations
+            prompts = self.source.given(self.method, row_Q, self.global_steps, generations=generations)
             self._request(prompts, list(row_of))
         return super()._balance_batch(batch, metrics, **options)
 

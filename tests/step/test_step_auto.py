@@ -18,7 +18,7 @@ from dppo.moment_samples import MomentSamples
 from dppo.objective import Tokens
 from dppo.pruning import COMPLETION_AUTO, Auto, PromptHistory, PromptStream, Pruning, advantage_with_length
 from dppo.session import Session
-from dppo.step import PromptSource, RolledOut
+from dppo.step import PromptSource, RolledOut, whole_block
 from dppo.types import Rewards, Work
 
 
@@ -118,9 +118,9 @@ def test_a_given_cost_of_rollouts_stays():
 
 def test_a_stream_of_data_has_no_prompts_to_choose_from():
     run = Session(DPPO, seed=0, generations=GROUP, max_tokens=9)
-    with refused(ConfigError, "session.streamed_prompts"):
+    with refused(ConfigError, "dppo.step.whole_block"):
         run.prompts()
-    plan = run.plan(run.streamed_prompts(6), RolledOut(rewards=answers(torch.tensor([1, 2])), tokens_N=torch.ones(6)))
+    plan = run.plan(whole_block(2, 6), RolledOut(rewards=answers(torch.tensor([1, 2])), tokens_N=torch.ones(6)))
     assert len(plan.kept(0)) and run.number == 1 and run.visits is None and run.metrics == {} == dict(run.messages())
 
 

@@ -93,7 +93,7 @@ def test_scores_of_groups_that_verl_has_filtered_hold_what_other_terms_weighed()
     session = session_of(Rows(8))
     step(session, 1)
     session.observe_terms(2.0, 3.0)
-    prompts, samples = session.given_prompts(torch.tensor([3, 1]), 2), session.samples
+    prompts, samples = session.source.given(session.method, torch.tensor([3, 1]), 2, generations=2), session.samples
     rewards = Rewards.of_groups(torch.eye(2, dtype=torch.float64))
     rolled_out = RolledOut(rewards=rewards, tokens_N=torch.ones(4), uncertainty_N=torch.ones(4))
     context = session.plan(prompts, rolled_out, number=2).prompts.context

@@ -11,7 +11,7 @@ from torch import Tensor
 from dppo.environment import check_vllm
 from dppo.methods import Method
 from dppo.methods.own import assigned, is_own, parts_in_words
-from dppo.step import PromptSource, StepPlan, StepPrompts, other_terms
+from dppo.step import PromptSource, StepPlan, StepPrompts, other_terms, whole_block
 from dppo.trl.batch import MicroBatch
 from dppo.trl.correction import CorrectionMetrics
 from dppo.trl.grpo import rollouts
@@ -213,7 +213,8 @@ class DPPOTrainer(GRPOHooks):
         if source is None:
             check_prompts(each.get("prompt", "") for each in examples)
             generated = self.roll_out(examples)
-            return self.session.streamed_prompts(len(generated.reward_NF)), generated
+            completions = len(generated.reward_NF)
+            return whole_block(completions // self.session.generations, completions), generated
         if self.method.rounds is not None:
             return self._roll_out_rounds(source)
         done, parts, multiple = share_done(self.state), self.schedule.parts, self.schedule.multiple
