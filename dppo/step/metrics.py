@@ -37,18 +37,25 @@ def step_metrics(completions: Completions, rewards: Rewards, prompts: StepPrompt
     }
 
 
-def draw_metrics(
-    live_N: Tensor, weight_N: Tensor, prob_N: Tensor, score_N: Tensor, tokens_N: Tensor
-) -> dict[str, float]:
-    """Metrics of one draw over the completions of a share, all ranks together."""
-    kept_N, live_prob_N = weight_N > 0, prob_N[live_N]
-    found = {
+def kept_metrics(weight_N: Tensor, tokens_N: Tensor) -> dict[str, float]:
+    """Metrics of a draw among units of so many tokens, by their weights; 0 if a unit is left out."""
+    kept_N = weight_N > 0
+    return {
         "prune/kept_share": kept_N.double().mean().item(),
-        "prune/live_share": live_N.double().mean().item(),
         "prune/effective_rows": effective_sample_size(weight_N),
         "prune/largest_weight": _largest(weight_N),
         "prune/tokens_trained": tokens_N[kept_N].sum().item(),
         "prune/tokens_skipped": tokens_N[~kept_N].sum().item(),
+    }
+
+
+def draw_metrics(
+    live_N: Tensor, weight_N: Tensor, prob_N: Tensor, score_N: Tensor, tokens_N: Tensor
+) -> dict[str, float]:
+    """Metrics of one draw over the completions of a share, all ranks together."""
+    live_prob_N = prob_N[live_N]
+    found = kept_metrics(weight_N, tokens_N) | {
+        "prune/live_share": live_N.double().mean().item(),
         "prune/completion_rate": _rate(live_prob_N),
         "prune/completion_ceiling": selection_ceiling(score_N[live_N].square(), tokens_N[live_N]),
     }

@@ -8,16 +8,17 @@ from torch import Tensor
 
 from dppo.methods import RowMethod
 from dppo.pruning import RecordedScores
-from dppo.pruning.designs import effective_sample_size, relative_added_variance
+from dppo.pruning.designs import relative_added_variance
 from dppo.pruning.recorded import read_arrays, write_arrays
 from dppo.rng import Purpose, step_streams
+from dppo.step.metrics import kept_metrics
 from dppo.types import Candidates, Draw, each_tensor
 
 SCORES_FILE, EPOCH_FILE = "dppo_rows.npz", "dppo_epoch.npz"
 
 
 class RowSource:
-    """Draws among the rows of each step by their recorded ``scores``, and the record of new scores."""
+    """Draws among the rows of each step by their recorded ``scores``."""
 
     def __init__(self, scores: RecordedScores, method: RowMethod, *, seed: int) -> None:
         self.scores, self.method, self.seed = scores, method, seed
@@ -36,10 +37,6 @@ class RowSource:
             everything = self.scores.candidates(torch.arange(len(self.scores)))
             self._epoch = epoch, method.rows.draw(everything, step_streams(self.seed, epoch)(Purpose.ROW_DRAW))
         return each_tensor(self._epoch[1], lambda value_N: value_N[row_N])
-
-    def record(self, row_N: Tensor, score_N: Tensor) -> None:
-        """Record the scores (N,) of rows that were trained on."""
-        self.scores.record(row_N, score_N)
 
     def save(self, folder: Path) -> None:
         """Write the scores, and the draw of the epoch if there is one, into ``folder``."""
@@ -63,15 +60,8 @@ class RowSource:
 
 def row_metrics(candidates: Candidates, draw: Draw) -> dict[str, float]:
     """Metrics of a draw among the rows of a step, by their names in docs/metrics.md."""
-    kept_N, tokens_N, seen_N = draw.keep_N, candidates.tokens_P, candidates.seen_P
-    found = {
-        "prune/kept_share": kept_N.double().mean().item(),
-        "prune/effective_rows": effective_sample_size(draw.weight_N),
-        "prune/largest_weight": float(draw.weight_N.max()),
-        "prune/tokens_trained": tokens_N[kept_N].sum().item(),
-        "prune/tokens_skipped": tokens_N[~kept_N].sum().item(),
-        "prune/rows_with_score": seen_N.double().mean().item(),
-    }
+    seen_N, found = candidates.seen_P, kept_metrics(draw.weight_N, candidates.tokens_P)
+    found["prune/rows_with_score"] = seen_N.double().mean().item()
     if bool(seen_N.any()):
         found["prune/added_variance"] = relative_added_variance(draw.prob_N[seen_N], candidates.signal_P[seen_N])
     return found

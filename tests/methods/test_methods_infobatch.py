@@ -93,7 +93,7 @@ def test_the_mean_is_the_datasets_and_one_draw_stands_for_an_epoch():
     low = torch.arange(20)  # all below the dataset's mean: of the step's own rows half would be
     first, again = rows.draw(low, step=3, epoch=1), rows.draw(low, step=4, epoch=1)
     assert first.prob_N.tolist() == [0.5] * 20 and torch.equal(first.keep_N, again.keep_N)
-    rows.record(low, torch.full((20,), 100.0))
+    rows.scores.record(low, torch.full((20,), 100.0))
     assert torch.equal(rows.draw(low, step=5, epoch=1).keep_N, first.keep_N), "scores count from the next epoch on"
     assert not torch.equal(rows.draw(low, step=6, epoch=2).prob_N, first.prob_N)
     assert rows.draw(torch.arange(40), step=0, epoch=9, done=0.9).keep_N.all(), "the last eighth is not pruned"

@@ -24,7 +24,7 @@ def walk(rows, steps):
     for step in steps:
         block = torch.arange(8) + 8 * (step % 4)
         draw = rows.draw(block, step=step, epoch=step // 4)
-        rows.record(block[draw.keep_N], torch.linspace(0.1, 1 + step, int(draw.keep_N.sum())))
+        rows.scores.record(block[draw.keep_N], torch.linspace(0.1, 1 + step, int(draw.keep_N.sum())))
         found.append(draw.weight_N.tolist())
     return found
 

@@ -219,7 +219,8 @@ class RowTrainer(TrainingLoop):
             for place, score in zip(places, score_U.cpu().double().view(len(places), -1).sum(1).tolist(), strict=True):
                 found[place] += score
         place_K, score_K = torch.tensor(sorted(gather_object([*found.items()])), dtype=torch.float64).view(-1, 2).T
-        self.source.record(self.rows.row_N[place_K.long()], score_K.sqrt() if self.method.score == "norm" else score_K)
+        score_K = score_K.sqrt() if self.method.score == "norm" else score_K
+        self.source.scores.record(self.rows.row_N[place_K.long()], score_K)
         metrics = self.step_metrics.reduced()
         for _ in range(self.rows.calls):  # TRL logs one value per micro-batch: a shorter step counts less
             self.add_metrics(metrics)
