@@ -22,11 +22,11 @@ from dppo.moment_samples import MomentSamples
 from dppo.pruning.ceiling import PROMPT_AUTO, gain_of
 from dppo.pruning.history import PromptHistory, SignalPrior
 from dppo.pruning.prompts import PromptPruning
-from dppo.typed import check_fields, check_range, is_number
+from dppo.typed import check_fields, is_number
 from dppo.types import check_lengths
 
 SHARED_STRENGTH = 2.0
-"""Completions that the mean rate of all prompts counts as beside a prompt's own, so no rate is certain."""
+"""Completions that the mean over all prompts counts as beside a prompt's own, so no rate is exactly 0 or 1."""
 EXAMPLE = "prompt_prior: {column: solve_rate, completions: 4}"
 COMMAND = "python examples/prompt_values.py CONFIG.yaml"
 ADVICE = f"Write it anew: {COMMAND}"
@@ -42,7 +42,7 @@ class PromptPrior:
     """Completions of the policy in training that a rate counts as, > 0: the rates are of another policy."""
 
     def __post_init__(self) -> None:
-        check_fields(self, "PromptPrior(rate_P=rate_P, completions=4)")
+        check_fields(self, "PromptPrior(rate_P=rate_P, completions=4)", completions="(0, inf)")
         if self.rate_P.dim() != 1 or not bool(self.known_P.any()):
             raise DataError("a prior needs the pass rate of at least one prompt. Leave prompt_prior out.")
         outside_P = (self.rate_P < 0) | (self.rate_P > 1)
@@ -50,7 +50,6 @@ class PromptPrior:
             row = int(outside_P.nonzero()[0])
             wrong = f"the pass rate of row {row} is {self.rate_P[row]:g}, and rates are in [0, 1]"
             raise DataError(f"{wrong}. Divide the column by 100, or by its answers, or name another: {EXAMPLE}.")
-        check_range("prompt_prior", "completions", self.completions, "(0, inf)", EXAMPLE)
 
     def __len__(self) -> int:
         return len(self.rate_P)
@@ -168,20 +167,17 @@ class PromptValues:
     def __len__(self) -> int:
         return len(self.value_P)
 
-    def expected(self, rows: Tensor, *, strength: float = SHARED_STRENGTH) -> Expected:
-        """The prior of a ``PromptHistory`` for some rows: for rewards of 0 and 1, a Beta distribution of each prompt.
-
-        Samples of the prompt are mixed with ``strength`` of the mean over all, so no mean is exactly 0 or 1.
-        """
+    def expected(self, rows: Tensor) -> Expected:
+        """Prior of a ``PromptHistory`` for some rows: for rewards of 0 and 1, a Beta distribution of each prompt."""
         count_Q, total = self.count_P[rows], self.count_P.sum()
 
         def mixed(moment_P: Tensor) -> Tensor:
             shared = (self.count_P * moment_P).sum() / total
-            return (count_Q * moment_P[rows] + strength * shared) / (count_Q + strength)
+            return (count_Q * moment_P[rows] + SHARED_STRENGTH * shared) / (count_Q + SHARED_STRENGTH)
 
         mean_Q = mixed(self.mean_P)
         variance_Q = (mixed(self.square_P) - mean_Q.square()).clamp_min(0.0)
-        return _one_function(mean_Q, variance_Q, count_Q + strength)
+        return _one_function(mean_Q, variance_Q, count_Q + SHARED_STRENGTH)
 
 
 def _one_function(mean_Q: Tensor, variance_Q: Tensor, count_Q: Tensor) -> Expected:
