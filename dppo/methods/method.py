@@ -157,7 +157,7 @@ class Method:
             self,
             prompts=prompts.at_rate(prompts.rate * factor),
             completions=completions.at_rate(completions.rate * factor),
-            tokens=self.tokens.scaled(factor),
+            tokens=replace(self.tokens, rate=self.tokens.rate * factor, head_rate=self.tokens.head_rate * factor),
             schedule=constant,
         )
 
@@ -174,7 +174,8 @@ class Method:
     def fixed(self) -> "Method":
         """The same method at the largest rates that ``auto`` may choose."""
         completions = self.completions if self.drawn is None else self.drawn.fixed()
-        return replace(self, prompts=self.prompts.fixed(), completions=completions, tokens=self.tokens.fixed())
+        tokens = replace(self.tokens, auto=None)
+        return replace(self, prompts=self.prompts.fixed(), completions=completions, tokens=tokens)
 
     def loss(self, tokens: Tokens) -> Tensor:
         """(B, T) loss of each token, policy and KL term, for ``weighted_sum``."""

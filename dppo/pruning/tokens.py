@@ -18,7 +18,7 @@ from torch import Tensor
 from dppo.errors import DesignError, ShapeError, in_words, raise_problems
 from dppo.moment_samples import MomentSamples
 from dppo.pruning.ceiling import COMPLETION_AUTO, Auto, selection_ceiling
-from dppo.pruning.designs import INVERSE_PROBABILITY, SYSTEMATIC, Design
+from dppo.pruning.designs import INVERSE_PROBABILITY, SYSTEMATIC
 from dppo.pruning.level import Level, floor_problems
 from dppo.pruning.probabilities import finite, inclusion_probabilities, stating
 from dppo.typed import check_fields
@@ -183,9 +183,7 @@ class TokenDraw:
         return cls(length_N=length_N, reach_N=reach_N, prob_NT=prob_NT, weight_NT=weight_NT)
 
 
-def draw_tokens(
-    reach_NT: Tensor, head_NT: Tensor | None, rng: np.random.Generator, *, design: Design = SYSTEMATIC
-) -> TokenDraw:
+def draw_tokens(reach_NT: Tensor, head_NT: Tensor | None, rng: np.random.Generator) -> TokenDraw:
     """Draw a cut for each completion and, independently, the tokens before it that reach the head.
 
     ``reach_NT`` (N, T) are the probabilities of reaching each token, and ``head_NT`` (N, T), in (0, 1] at tokens, those
@@ -194,13 +192,11 @@ def draw_tokens(
     mask_NT = reach_NT > 0
     if head_NT is not None and not bool((head_NT > 0)[mask_NT].all()):
         raise DesignError("head_NT is 0 at a token that can be reached: give it a floor, such as floor=0.05.")
-    if not design.unbiased:
-        raise DesignError(f"design={design.name!r} is biased: {design.reason}. Use design=SYSTEMATIC.")
     keep_NT = torch.arange(reach_NT.shape[1]) < draw_cuts(reach_NT, rng)[:, None]
     if head_NT is None:
         return TokenDraw.of(keep_NT, reach_NT, reach_NT)
     head, drawn_NT = head_NT[mask_NT].double(), torch.zeros_like(mask_NT)
-    drawn_NT[mask_NT] = design.draw(head, head, rng)
+    drawn_NT[mask_NT] = SYSTEMATIC.draw(head, head, rng)
     return TokenDraw.of(keep_NT & drawn_NT, reach_NT, reach_NT * head_NT)
 
 
@@ -254,14 +250,6 @@ class TokenPruning:
         if head_rate is None:
             return level
         return replace(level, head_rate=head_rate, head_floor=min(self.head_floor, (1 - head_rate) / 2))
-
-    def scaled(self, factor: float) -> "TokenPruning":
-        """Both rates times ``factor``, in [0, 1]."""
-        return replace(self, rate=self.rate * factor, head_rate=self.head_rate * factor)
-
-    def fixed(self) -> "TokenPruning":
-        """The same at the largest rate that it may choose, as a given rate."""
-        return replace(self, auto=None)
 
     def at_chosen_rate(
         self, moment_NT: Tensor, span_NT: Tensor, group_N: Tensor, *, rolled_out: float

@@ -9,7 +9,6 @@ from refusals import refused
 from scipy.optimize import isotonic_regression, minimize
 
 from dppo.errors import DesignError, ShapeError
-from dppo.pruning.designs import DETERMINISTIC, POISSON, SYSTEMATIC
 from dppo.pruning.tokens import (
     SampledTokens,
     TokenPruning,
@@ -158,9 +157,6 @@ def test_bad_calls_are_errors_that_name_what_is_wrong():
         best_cuts(MOMENT_NT, MASK_NT, 7 / 8, 0.5)
     with refused(DesignError, "head_NT"):
         draw_tokens(reach_of(), MASK_NT * 0.0, rng())
-    with refused(DesignError, DETERMINISTIC.name):
-        draw_tokens(reach_of(), None, rng(), design=DETERMINISTIC)
-    assert {SYSTEMATIC.unbiased, POISSON.unbiased} == {True}
 
 
 def test_only_beside_a_cut_are_tokens_said_to_stand_before_it():

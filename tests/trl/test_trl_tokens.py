@@ -68,7 +68,6 @@ def mean_of_outcomes(path, folder, level, **options):
                 lambda self, moment, span, rng, o=outcome: original(self, moment, span, AtPoint(*o)),
             )
             patch.setattr(token_level, "SYSTEMATIC", replace(token_level.SYSTEMATIC, draw=every_fourth))
-            patch.setattr(token_level.draw_tokens, "__kwdefaults__", {"design": token_level.SYSTEMATIC})
             patch.setattr(config, "pruned", lambda *given, made=made: replace(pruned(*given), tokens=made))
             found, trainer = dppo_run(path, folder, completion_prune_rate=0.0, **options)
             tokens.append(logged(trainer, "prune/tokens_trained")[0])
