@@ -81,11 +81,6 @@ class PromptHistory:
         return sum(array.nbytes for array in (*others, *self._arrays.values()))
 
     @property
-    def seen_share(self) -> float:
-        """Share of the prompts with at least one observation, in [0, 1]."""
-        return float(np.count_nonzero(self._arrays["rollouts"]) / max(len(self), 1))
-
-    @property
     def functions(self) -> int:
         """F, reward functions with moments; 0 before the first observation."""
         return self._reward_totals.shape[1]
@@ -246,11 +241,7 @@ class PromptHistory:
         if saved["format"] != FORMAT:
             older = f"the history at {path} is of format {saved['format']}, not {FORMAT}"
             raise CheckpointError(f"{older}. Start a new run.")
-        target, source = matches(self.identities, saved["identities"])
-        if not len(target) and len(self):
-            found, own = len(saved["identities"]), len(self)
-            others = f"{path} has the history of {found} other prompts, not of the {own} of this dataset"
-            raise CheckpointError(f"{others}. Resume with the dataset of the checkpoint, or start a new run.")
+        target, source = matches(self.identities, saved["identities"], f"the prompts in {path}")
         for name, array in self._arrays.items():
             array[:] = 0
             array[target] = saved[name][source]

@@ -26,12 +26,15 @@ def dataset_rows(rows: Tensor | np.ndarray, size: int) -> np.ndarray:
     return row
 
 
-def matches(wanted: np.ndarray, saved: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Indices of ``wanted`` that are in ``saved``, and their indices there; the first of equal identities."""
+def matches(wanted: np.ndarray, saved: np.ndarray, file: str) -> tuple[np.ndarray, np.ndarray]:
+    """Indices of ``wanted`` in ``saved``, and their first there; without any, a ``CheckpointError`` about ``file``."""
     if np.array_equal(wanted, saved):
         return np.arange(len(wanted)), np.arange(len(saved))
     known, first = np.unique(saved, return_index=True)
     found = np.isin(wanted, known)
+    if len(wanted) and not found.any():
+        others = f"{file} are of {len(saved)} rows, none of the {len(wanted)} of this dataset"
+        raise CheckpointError(f"{others}. Resume with the dataset of the checkpoint, or start without them.")
     return np.flatnonzero(found), first[np.searchsorted(known, wanted[found])]
 
 
@@ -105,11 +108,7 @@ class RecordedScores:
     def load(self, path: str | Path) -> int:
         """Replace all scores by those of a file; return the number of rows of this dataset in it, at least 1."""
         saved = read_arrays(Path(path), "recorded scores", ("identities", "score"))
-        target, source = matches(self.identities, saved["identities"])
-        if not len(target):
-            found, own = len(saved["identities"]), len(self)
-            others = f"{path} has the scores of {found} rows, none of the {own} of this dataset"
-            raise CheckpointError(f"{others}. Give the dataset that they were recorded on, or start without them.")
+        target, source = matches(self.identities, saved["identities"], f"the scores in {path}")
         self.score[:] = np.nan
         self.score[target] = saved["score"][source]
         return len(target)

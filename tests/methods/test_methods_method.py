@@ -102,5 +102,5 @@ def test_without_kl_only_zero_advantages_are_dead_and_with_kl_nothing_is():
 @pytest.mark.parametrize("name", [name for name, method in METHODS.items() if not method.beta])
 def test_a_batch_without_signal_draws_nothing_and_raises_nothing(name):
     plan = step_of(METHODS[name], [0.1] * 8, [1.0] * 3)
-    assert (plan.weight_UN == 0).all() and not plan.learnable and (plan.signal_Q == 0).all()
+    assert (plan.weight_UN == 0).all() and not plan.completions.advantage_N.any() and (plan.signal_Q == 0).all()
     assert all(value == value for value in (plan.metrics | plan.draw_metrics[0]).values())

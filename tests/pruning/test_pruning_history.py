@@ -35,6 +35,10 @@ def record(history, rows, signal, step: int = 0, tokens: float = 10.0, outcome=N
     )
 
 
+def seen_of(history: PromptHistory) -> torch.Tensor:
+    return history.visited(range(len(history)))
+
+
 def arrays(history: PromptHistory) -> dict[str, np.ndarray]:
     """Everything that a history knows, as it is saved."""
     with tempfile.TemporaryDirectory() as folder:
@@ -70,16 +74,16 @@ def filled(size: int = 50, steps: int = 30, seed: int = 0) -> PromptHistory:
 def test_prompts_without_history_are_unseen_and_take_the_prior():
     history = PromptHistory(identities(3))
     fresh = history.candidates(np.arange(3), 0)
-    assert not fresh.seen_P.any() and history.seen_share == 0
+    assert not fresh.seen_P.any() and not seen_of(history).any()
     assert fresh.signal_P.tolist() == [1, 1, 1] and fresh.tokens_P.tolist() == [1, 1, 1]
     record(history, [0, 1], [0.2, 0.6], step=0, tokens=30)
     block = history.candidates(np.arange(3), 0)
     assert block.seen_P.tolist() == [True, True, False]
     assert block.signal_P[2].item() == pytest.approx(((0.2**2 + 0.6**2) / 2) ** 0.5) and block.tokens_P[2] == 30
-    assert history.seen_share == pytest.approx(2 / 3)
+    assert seen_of(history).sum() == 2
     single = PromptHistory(identities(1))
     record(single, [0], [1.0])
-    assert single.seen_share == 1 and PromptHistory(identities(0)).seen_share == 0
+    assert seen_of(single).all() and not len(seen_of(PromptHistory(identities(0))))
     assert block.row_P.tolist() == [0, 1, 2]
 
 
@@ -239,7 +243,7 @@ def test_a_file_damaged_anywhere_is_refused_or_read_in_full(tmp_path: Path):
             back.load(path)
         except CheckpointError:
             found_out += 1
-            assert back.seen_share == 0
+            assert not seen_of(back).any()
         else:
             assert same(before, arrays(back))
     assert found_out > 50

@@ -9,8 +9,11 @@ from refusals import refused
 
 from dppo.errors import ConfigError, RoundsError
 from dppo.pruning import RoundRequest, Rounds
-from dppo.pruning.rounds import Collected, fill
-from dppo.types import Rewards
+from dppo.pruning.rounds import Collected
+from dppo.rng import step_streams
+from dppo.step import whole_block
+from dppo.step.records import in_rounds
+from dppo.types import Block, Rewards
 
 
 def differing(rewards):
@@ -31,6 +34,20 @@ def scripted(*rounds):
         return Rewards.of_groups(torch.tensor([[0.0, float(counts)] for counts in rounds[number]]))
 
     return roll_out, asked
+
+
+def fill(rounds, wanted, roll_out):
+    """The groups that a step of rounds trains on, and its numbers."""
+
+    def one_round(number, prompts, rng):
+        rewards = roll_out(number, prompts)
+        if rewards is None:
+            return None
+        found = whole_block(rewards.groups, 1)
+        return Block(candidates=found.candidates, draw=found.draw), rewards
+
+    prompts = in_rounds(rounds, wanted, one_round, step_streams(0, 0))
+    return prompts.weight_Q > 0, prompts.collected
 
 
 def test_rounds_go_on_until_enough_groups_count():

@@ -44,6 +44,11 @@ def taught(run, steps, *, rounds=False, first=0):
     return found
 
 
+def kept_share(prompts) -> float:
+    """Share of the candidates that were rolled out."""
+    return len(prompts.row_Q) / len(prompts.candidates.row_P)
+
+
 def same(first, second) -> bool:
     """Whether two steps have the same bits."""
     pairs = [(first, second), (first.draw, second.draw), (first.candidates, second.candidates)]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from pages import ROOT, blocks
-from prompt_runs import AUTO, DPPO, GROUP, SEED, SIZE, answers, same, source, taught
+from prompt_runs import AUTO, DPPO, GROUP, SEED, SIZE, answers, kept_share, same, source, taught
 from refusals import refused
 
 from dppo.costs import Spent
@@ -25,8 +25,8 @@ from dppo.types import Rewards, Work
 def test_auto_starts_unpruned_and_prunes_once_prompts_have_come_back():
     run = source(AUTO, prompts=8)
     steps = taught(run, 24)
-    assert all(prompts.kept_share == 1 for prompts in steps[:4]), "an epoch of three steps, and a step of visits"
-    pruned = [prompts for prompts in steps[4:] if prompts.kept_share < 1]
+    assert all(kept_share(prompts) == 1 for prompts in steps[:4]), "an epoch of three steps, and a step of visits"
+    pruned = [prompts for prompts in steps[4:] if kept_share(prompts) < 1]
     assert len(pruned) > 10 and len(run.visits) > 8
     for prompts in pruned:
         assert torch.equal(prompts.weight_Q, 1 / prompts.prob_Q) and prompts.sequences == 8 * GROUP

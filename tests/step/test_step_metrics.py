@@ -114,7 +114,7 @@ def test_a_step_in_which_chance_rolled_nothing_out_has_metrics():
     rolled_out = RolledOut(rewards=nothing, tokens_N=torch.zeros(0))
     for name in ("dppo", "dppo_gspo", "cppo", "pods"):
         plan = plan_step(METHODS[name], rolled_out, prompts, streams=step_streams(0, 0), max_tokens=3)
-        assert plan.weight_UN.shape == (1, 0) and plan.signal_Q.shape == (0,) and not plan.learnable
+        assert plan.weight_UN.shape == (1, 0) and plan.signal_Q.shape == (0,) and not plan.completions.advantage_N.any()
         metrics = plan.metrics | plan.draw_metrics[0]
         unknown = {key for key, value in metrics.items() if value != value}
         assert unknown == {

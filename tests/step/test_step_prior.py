@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from drafts import Run, trained
+from prompt_runs import kept_share
 from pruning_enumeration import mean_weight
 from refusals import refused
 
@@ -43,10 +44,10 @@ taught = partial(trained, answers=answers, generations=GROUP, tokens=7)
 def test_a_rate_prunes_from_the_first_step_by_what_the_column_says():
     (first,) = taught(source(TRUE), 1)
     live_P = torch.from_numpy(LIVE)[first.candidates.row_P]
-    assert first.kept_share < 0.7 and first.seen_share == 1
+    assert kept_share(first) < 0.7 and first.candidates.seen_P.all()
     assert first.draw.prob_N[live_P].min() > first.draw.prob_N[~live_P].max()
     (without,) = taught(source(None), 1)
-    assert without.kept_share == 1, "the wrong twin: nothing is known of prompts without a history"
+    assert kept_share(without) == 1, "the wrong twin: nothing is known of prompts without a history"
 
 
 def test_prompts_whose_rate_is_not_known_are_always_rolled_out():
@@ -60,8 +61,8 @@ def test_prompts_whose_rate_is_not_known_are_always_rolled_out():
 def test_a_mean_over_tokens_waits_for_the_first_generation():
     run = source(TRUE, method=replace(METHOD, normaliser=DAPO_TOKENS))
     first, second = taught(run, 2)
-    assert first.kept_share == 1 and first.expected_tokens is None
-    assert second.kept_share < 0.7 and second.expected_tokens == pytest.approx(7 * GROUP * PROMPTS)
+    assert kept_share(first) == 1 and first.expected_tokens is None
+    assert kept_share(second) < 0.7 and second.expected_tokens == pytest.approx(7 * GROUP * PROMPTS)
 
 
 def test_a_right_column_stays_in_use_and_rolls_out_more_groups_with_signal():
@@ -69,7 +70,7 @@ def test_a_right_column_stays_in_use_and_rolls_out_more_groups_with_signal():
     by_column, plain = (
         np.concatenate([LIVE[each.row_Q.numpy()] for each in taught(one, 20)]).mean() for one in (run, blind)
     )
-    assert run.prior is not None and not run.messages and len(run.checked_prior.first_visits) > 64
+    assert run.checked_prior.rates is not None and not run.messages and len(run.checked_prior.first_visits) > 64
     assert by_column > 1.3 * plain
 
 
@@ -78,12 +79,16 @@ def test_a_misleading_column_is_turned_off_with_a_line(wrong, tmp_path):
     noise = torch.from_numpy(np.random.default_rng(0).choice([0.5, 1.0], SIZE, p=[0.2, 0.8]))
     run = source(1.5 - TRUE if wrong == "reversed" else noise, completions=64.0)
     steps = taught(run, 24)
-    assert run.prior is None and len(run.messages) == 1 and "prompt_prior is turned off" in run.messages[0]
-    off = next(k for k, each in enumerate(steps) if each.seen_share < 1)
-    assert all(each.kept_share == 1 for each in steps[off:]), "prompts without a history are rolled out again"
+    assert (
+        run.checked_prior.rates is None and len(run.messages) == 1 and "prompt_prior is turned off" in run.messages[0]
+    )
+    off = next(k for k, each in enumerate(steps) if not each.candidates.seen_P.all())
+    assert all(kept_share(each) == 1 for each in steps[off:]), "prompts without a history are rolled out again"
     again = source(noise, completions=64.0)
     again.load(tmp_path, run.save(tmp_path))
-    assert again.prior is None and not again.messages, "a resumed run does not use it again, and repeats no message"
+    assert again.checked_prior.rates is None and not again.messages, (
+        "a resumed run does not use it again, and repeats no message"
+    )
 
 
 def test_a_run_that_stopped_goes_on_alike(tmp_path):

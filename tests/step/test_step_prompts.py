@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from drafts import Run, draft_of
-from prompt_runs import AUTO, DAPO, DPPO, GRESO, GROUP, PROMPTS, SIZE, same, source, taught
+from prompt_runs import AUTO, DAPO, DPPO, GRESO, GROUP, PROMPTS, SIZE, kept_share, same, source, taught
 from pruning_enumeration import boxes_of_level
 from refusals import refused, warned
 
@@ -22,10 +22,10 @@ from dppo.types import Block, Rewards
 def test_the_first_epoch_rolls_everything_out_and_the_second_half_of_it():
     run = source()
     steps = taught(run, 12)
-    assert all(prompts.kept_share == 1 and (prompts.weight_Q == 1).all() for prompts in steps[:6])
+    assert all(kept_share(prompts) == 1 and (prompts.weight_Q == 1).all() for prompts in steps[:6])
     assert sorted(torch.cat([prompts.row_Q for prompts in steps[:6]]).tolist()) == list(range(SIZE))
     for prompts in steps[6:]:
-        assert len(prompts.row_Q) == 2 and prompts.kept_share == 0.5 and prompts.seen_share == 1
+        assert len(prompts.row_Q) == 2 and kept_share(prompts) == 0.5 and prompts.candidates.seen_P.all()
         assert prompts.sequences == PROMPTS * GROUP, "a denominator counts those that were not rolled out"
         assert torch.equal(prompts.weight_Q, 1 / prompts.prob_Q) and prompts.collected is None
         assert torch.equal(prompts.row_Q, prompts.candidates.row_P[prompts.draw.keep_N])
@@ -35,7 +35,7 @@ def test_the_first_epoch_rolls_everything_out_and_the_second_half_of_it():
 def test_a_rate_that_rounds_to_no_prompt_says_so():
     rates = (0.05, 0.4)
     few, some = (source(replace(DPPO, prompts=replace(DPPO.prompts, rate=rate)), prompts=6) for rate in rates)
-    assert all(step.kept_share == 1 for step in taught(few, 8)) and taught(some, 8)
+    assert all(kept_share(step) == 1 for step in taught(few, 8)) and taught(some, 8)
     (message,) = few.messages
     assert not some.messages and "0.05 of a step's 6 prompts rounds to none" in message
 
@@ -137,8 +137,8 @@ def test_what_was_drawn_for_one_share_says_nothing_of_the_next():
 def test_rates_follow_the_share_of_training_done():
     run = source(METHODS["infobatch"])
     taught(run, 6)
-    assert run.block(6, generations=GROUP, done=0.9).kept_share == 1
-    assert run.block(7, generations=GROUP, done=0.5).kept_share < 1
+    assert kept_share(run.block(6, generations=GROUP, done=0.9)) == 1
+    assert kept_share(run.block(7, generations=GROUP, done=0.5)) < 1
 
 
 def test_filled_blocks_grow_until_as_many_prompts_as_usual_are_rolled_out():
@@ -198,7 +198,7 @@ def test_prompts_that_a_checkpoint_does_not_know_are_counted_in_a_warning(tmp_pa
     other = source(identities=np.arange(5, SIZE + 5, dtype=np.uint64))
     with warned("5 of 24"):
         other.load(tmp_path, position)
-    assert other.history.seen_share == pytest.approx(19 / 24)
+    assert other.history.visited(range(24)).sum() == 19
 
 
 def test_a_missing_history_is_refused(tmp_path):
@@ -257,9 +257,12 @@ def test_a_prior_that_was_left_out_once_comes_back(tmp_path):
         other.load(tmp_path, json.loads(json.dumps(run.save(tmp_path))))
         return other
 
+    def rates(run):
+        return run.checked_prior.rates
+
     run = made(prior)
     taught(run, 3)
     without = through(run, None)
-    assert without.prior is None and through(without, prior).prior is prior
+    assert rates(without) is None and rates(through(without, prior)) is prior
     run.checked_prior.rejected = True  # as where it was found to mislead
-    assert through(run, prior).prior is None and through(through(run, None), prior).prior is None
+    assert rates(through(run, prior)) is None and rates(through(through(run, None), prior)) is None

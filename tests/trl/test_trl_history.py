@@ -32,7 +32,7 @@ def test_a_group_of_one_trains_on_what_history_did_not_expect(tiny_path, tmp_pat
         assert torch.equal(plan.advantage_N, history_advantages(plan.rewards, plan.prompts.context))
     later = plans[-1]
     assert (later.prompts.context.expected.strength_QF > 3).all() and (later.advantage_N != 0).any()
-    assert plans[0].prompts.context.expected is None and not plans[0].learnable, (
+    assert plans[0].prompts.context.expected is None and not plans[0].completions.advantage_N.any(), (
         "nothing is known before the first completion"
     )
 

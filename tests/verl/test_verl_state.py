@@ -110,7 +110,7 @@ def test_a_checkpoint_of_verl_alone_starts_without_a_history_and_says_so(tmp_pat
     session = session_of(Rows(8))
     with warned("dynamic_pruning"):
         load(tmp_path, session, 4, SETTINGS)
-    assert session.source.history.seen_share == 0
+    assert session.source.history.observations == 0
 
 
 @pytest.mark.parametrize(
