@@ -94,9 +94,6 @@ class Budget:
 
     def __post_init__(self) -> None:
         check_fields(self, "Budget(rate=0.5, floor=0.1)", rate="[0, 1)", floor="[0, 1]", least=f"(0, {self.floor:g}]")
-        if self.floor > 1 - self.rate + ROUNDING:
-            kept = f"floor={self.floor:g} is above the budget: rate={self.rate:g} keeps {1 - self.rate:g} on average"
-            raise DesignError(f"{kept}. Use floor={(1 - self.rate) / 2:g}, or a lower rate.")
 
     def floors(self, score: np.ndarray, cost: np.ndarray) -> np.ndarray:
         """(N,) float64 lowest probabilities: a line from ``least`` at score 0 through ``floor`` at the mean; <= 1."""
@@ -122,10 +119,8 @@ def stating(**properties: Any) -> Callable[[Function], Function]:
 
 Rule = Callable[[Tensor, Budget], Tensor]
 """``rule(score_N, budget) -> prob_N``: scores (N,) >= 0 of units with a gradient to probabilities (N,) float64 > 0.
-Their sum does not grow with the rate.
-
-Attribute ``spends_budget``, by default False: it keeps exactly ``1 - rate`` of the cost on average, and reads costs and
-floors."""
+Their sum does not grow with the rate. One with the attribute ``spends_budget`` = True keeps exactly ``1 - rate`` of the
+cost on average, and reads costs and floors."""
 
 
 @stating(spends_budget=True)
