@@ -11,7 +11,7 @@ micro-batch, ``T`` tokens (docs/glossary.md). ``prob`` is an inclusion probabili
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -63,6 +63,10 @@ class Columns:
         check_fields(self, "torch.ones(8)")
         record: Any = self
         check_lengths(record, getattr(record, fields(record)[0].name).numel())
+
+    def take(self, unit_R: Tensor) -> Self:
+        """The units at the given positions, or at which a mask is True."""
+        return each_tensor(self, lambda value_N: value_N[unit_R])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,10 +182,6 @@ class Completions(Columns):
     """Coefficient of the KL term in the loss."""
     other: float | None = 0.0
     """Size >= 0 of the loss terms without an advantage, as an advantage with as large a gradient; None if unknown."""
-
-    def take(self, unit_R: Tensor) -> "Completions":
-        """Completions at the given positions."""
-        return each_tensor(self, lambda value_N: value_N[unit_R])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from dppo.pruning.designs import relative_added_variance
 from dppo.pruning.recorded import read_arrays, write_arrays
 from dppo.rng import Purpose, step_streams
 from dppo.step.metrics import kept_metrics
-from dppo.types import Candidates, Draw, each_tensor
+from dppo.types import Candidates, Draw
 
 SCORES_FILE, EPOCH_FILE = "dppo_rows.npz", "dppo_epoch.npz"
 
@@ -36,7 +36,7 @@ class RowSource:
         if self._epoch is None or self._epoch[0] != epoch:
             everything = self.scores.candidates(torch.arange(len(self.scores)))
             self._epoch = epoch, method.rows.draw(everything, step_streams(self.seed, epoch)(Purpose.ROW_DRAW))
-        return each_tensor(self._epoch[1], lambda value_N: value_N[row_N])
+        return self._epoch[1].take(row_N)
 
     def save(self, folder: Path) -> None:
         """Write the scores, and the draw of the epoch if there is one, into ``folder``."""

@@ -20,7 +20,7 @@ from dppo.rng import Purpose, Streams, step_streams
 from dppo.session import Session
 from dppo.step import StepPrompts, StepSizes, drawn_block
 from dppo.step.records import in_rounds
-from dppo.types import Block, Rewards, each_tensor, scattered
+from dppo.types import Block, Rewards, scattered
 from dppo.verification.subject import Rollouts, Subject
 
 
@@ -96,9 +96,8 @@ def _prompts_in_rounds(made: Rollouts, rounds: Rounds, streams: Streams) -> Step
         if not len(stream.left_P):
             return None
         place_P, drawn = take_round(stream, prompts, chances, rng)
-        taken = each_tensor(made.candidates, lambda value_P: value_P[place_P])
         keep_N = torch.isin(made.rewards.group_N, place_P[drawn.keep_N])
-        return Block(candidates=taken, draw=drawn), made.rewards.take(keep_N)
+        return Block(candidates=made.candidates.take(place_P), draw=drawn), made.rewards.take(keep_N)
 
     return in_rounds(rounds, made.wanted or made.rewards.groups, one_round, streams)
 
