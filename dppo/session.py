@@ -68,7 +68,7 @@ class Session:
         """Weight of the KL term and the entropy bonus in completions that were kept."""
         self.costs = TokenCosts()
         self.in_flight: InFlight | None = None
-        """Prompts requested ahead of the update that trains on them; None if the engine requests none."""
+        """Prompts requested ahead of the update that trains on them, by ``InFlight.after_block``; None without any."""
         self._given_cost = rollout_cost
 
     def prompts(
@@ -82,10 +82,6 @@ class Session:
     def prompts_in_rounds(self, roll_out: Callable[[int, Block], Rewards], *, multiple: int = 1) -> StepPrompts:
         """Prompts of the next rollout, rolled out until enough groups count: see ``PromptSource.rounds``."""
         return self._with_source("prompts_in_rounds").rounds(self.method, self.number, roll_out, multiple=multiple)
-
-    def request_ahead(self, prompts: StepPrompts, uid_Q: Sequence[str]) -> None:
-        """Remember prompts of ``prompts()`` that are on their way to the samplers, by the engine's names of them."""
-        self.in_flight = self._flights.after_block(prompts, uid_Q)
 
     def request_instead(self, gone: Sequence[str], row_Q: Tensor, uid_Q: Sequence[str]) -> None:
         """Remember other prompts, (Q,) rows of the dataset, in place of some in flight that the engine has dropped."""

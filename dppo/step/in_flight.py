@@ -90,7 +90,7 @@ class InFlight:
     def groups(self) -> int:
         """Groups that the next update waits for, fixed when their block was requested."""
         if not self.due:
-            raise ShapeError("an update has no block to take groups of. Request one first: session.request_ahead(...).")
+            raise ShapeError("an update has no block to take groups of. Request one first: InFlight.after_block(...).")
         return len(self._part(range(self.due[0].kept)))
 
     @property

@@ -104,7 +104,7 @@ class RequestsAhead(PrunedTrainer):
         if size_Q is None and self.method.sizes is not None:  # verl requests again by columns that all prompts have
             size_Q = torch.full((len(prompts.row_Q),), self.session.generations)
         batch, uid_Q = self._fetch_rows(prompts.row_Q, size_Q)
-        self.session.request_ahead(prompts, uid_Q)
+        self.session.in_flight = self.ahead.after_block(prompts, uid_Q)
         return batch
 
     def _request_instead(self, gone: list[str], count: int, row_Q: Tensor | None = None) -> Any:

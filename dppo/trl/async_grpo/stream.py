@@ -68,7 +68,7 @@ class GroupStream:
             prompts = self.session.prompts(number=self.in_flight.asked, done=done)
             ids = range(self.next_id, self.next_id + len(prompts.row_Q))
             self.next_id = ids.stop
-            self.session.request_ahead(prompts, [str(uid) for uid in ids])
+            self.session.in_flight = self.in_flight.after_block(prompts, [str(uid) for uid in ids])
             for uid, row in zip(ids, prompts.row_Q.tolist(), strict=True):
                 self._request(uid, row, version)
         self._renew_overdue(version, self.max_staleness + self.ahead)
