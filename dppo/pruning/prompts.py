@@ -89,10 +89,7 @@ class PromptPruning(Level):
         raise DesignError(f"no rate keeps {seen_of}: at least {fewest:g} are. Use a lower floor.")
 
     def expected(self, candidates: Candidates, rate: float | None = None) -> float:
-        """Expected number of prompts that are rolled out of a block, before it is made an integer.
-
-        ``rate`` replaces this pruning's, unless that is 0; it is smallest at ``1 - floor``.
-        """
+        """Expected number of prompts to roll out of a block; ``rate`` replaces its own, unless nothing is pruned."""
         if not self._prunes(candidates):
             return float(len(candidates.seen_P))
         return _unseen(candidates) + self._seen_sum(candidates, self.rate if rate is None else rate)

@@ -76,11 +76,6 @@ class PromptSource:
         """Messages for the user that no one has read yet."""
         self._rounding_reported = False
 
-    @property
-    def prior(self) -> PromptPrior | None:
-        """Pass rates in use; None if none were given or if they were found to mislead."""
-        return self.checked_prior.rates
-
     def block(
         self, method: Method, step: int, *, generations: int, multiple: int = 1, done: float = 0.0, parts: int = 1
     ) -> StepPrompts:
@@ -120,9 +115,9 @@ class PromptSource:
     def _growth(self) -> float:
         """Tokens of the latest visits over those expected, since lengths drift while a run learns; 1 if unknown."""
         # Known before the draw: a denominator times it stays free of bias.
-        latest = max(LATEST_VISITS, 2 * self.prompts)
-        latest = self.visits.part(torch.arange(len(self.visits)) >= len(self.visits) - latest)
-        expected, found = ((latest.weight_N * cost_N).sum() for cost_N in (latest.expected_cost_N, latest.cost_N))
+        visits, latest = self.visits, slice(-max(LATEST_VISITS, 2 * self.prompts), None)
+        costs = visits.expected_cost_N, visits.cost_N
+        expected, found = ((visits.weight_N * cost_N)[latest].sum() for cost_N in costs)
         return float(found / expected) if expected > 0 and found > 0 else 1.0
 
     def _blocks(self, pruning: PromptPruning, step: int, generations: int, *, multiple: int, parts: int) -> list[Block]:
@@ -181,7 +176,8 @@ class PromptSource:
         value_Q = None if self.values is None else self.values.value_P[row_Q]
         if not method.advantages.from_history:
             return StepContext(value_Q=value_Q)
-        expected = self.history.expected(row_Q, step, None if self.prior is None else self.prior.expected(row_Q))
+        rates = self.checked_prior.rates
+        expected = self.history.expected(row_Q, step, None if rates is None else rates.expected(row_Q))
         if self.values is not None:
             # Until the first visit only: later the values are of a policy that was left behind (docs/a_star_po.md).
             before, seen_Q = self.values.expected(row_Q), self.history.visited(row_Q)
@@ -193,7 +189,7 @@ class PromptSource:
         prompts, rewards, tokens_N = plan.prompts, plan.rewards, plan.completions.tokens_N
         of_step = prompts.draw, rewards, plan.signal_Q, tokens_N
         candidates, known = prompts.candidates, self.history.observations > 0  # before that, a prior has no unit
-        if self.prior is not None and known:
+        if self.checked_prior.rates is not None and known:
             first = replace(candidates, seen_P=candidates.seen_P & ~self.history.visited(candidates.row_P))
             self.messages += self.checked_prior.after(MomentSamples.of_visits(first, *of_step), plan.method.prompts)
         outcome_Q, skipping = None, plan.method.rounds and plan.method.rounds.skipping
