@@ -59,11 +59,6 @@ class DraftPlan:
         """Metrics of the rollout, by the names of docs/metrics.md."""
         return step_metrics(self.completions, self.rewards, self.prompts)
 
-    @property
-    def learnable(self) -> bool:
-        """True if any completion has an advantage."""
-        return bool((self.completions.advantage_N != 0).any())
-
 
 @dataclass(frozen=True, kw_only=True)
 class StepPlan(DraftPlan):

@@ -251,7 +251,8 @@ class DPPOTrainer(GRPOHooks):
         self.add_metrics(self.session.metrics | plan.metrics)
         if prompts.size_Q is not None:
             self.correct_metric("frac_reward_zero_std", rewards.zero_variance_Q.double().mean().item())
-        self._signal_warning.observe(plan.learnable, scored=not bool(generated.reward_NF.isnan().all()))
+        learnable, scored = plan.completions.advantage_N.any(), not generated.reward_NF.isnan().all()
+        self._signal_warning.observe(bool(learnable), scored=bool(scored))
         ceilings = self._ceilings.of(self.method.at(share_done(self.state)), plan, self.session.visits)
         for line in [*self.session.messages(), *ceilings]:
             self.accelerator.print(f"dppo | {line}")
