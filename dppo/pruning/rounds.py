@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dppo.errors import DesignError, RoundsError, in_words
+from dppo.errors import DesignError, in_words
 from dppo.typed import check_fields
 from dppo.types import Draw, Rewards
 
@@ -128,34 +128,6 @@ class Rounds:
         wants = f"{in_words(self.size)} rounds of {self.factor:g} times what a step wants"
         skipped = "" if self.skipping is None else f", {self.skipping}"
         return f"{wants} until as many groups have rewards that differ, {limit}{skipped}"
-
-
-def fill(rounds: Rounds, wanted: int, roll_out: Callable[[int, int], Rewards | None]) -> tuple[Tensor, Collected]:
-    """Roll out rounds until ``wanted`` groups count; return (Q,) bool, True for the first of them, and the numbers.
-
-    ``roll_out(number, prompts)`` returns the rewards of round ``number`` (from 0) of about ``prompts`` prompts, or None
-    if no prompts are left, which ends the rounds. Too few groups at the limit are a ``RoundsError``.
-    """
-    collected, parts = Collected(wanted=wanted, usual=max(round(rounds.factor * wanted), 1)), []
-    while True:
-        request = rounds.size(collected)
-        rewards = roll_out(collected.rounds, request.prompts)
-        if rewards is None:
-            break
-        parts.append(rounds.counts(rewards))
-        collected = collected.after(parts[-1])
-        at_limit = 0 < rounds.limit <= collected.rounds
-        last = request.last or (at_limit and rounds.at_limit == "train")
-        if not collected.missing or (last and collected.counted):
-            break
-        if at_limit:
-            found = f"after {collected.rounds} rounds {collected.counted} of {collected.rolled_out} groups"
-            needed = f"a step needs {wanted if rounds.at_limit == 'stop' else 1}. Set max_rounds: {2 * rounds.limit}"
-            raise RoundsError(f"{found} have rewards that differ; {needed} (0: no limit), or take easier prompts.")
-    if not parts:
-        raise RoundsError("there was no prompt to roll out. Give a dataset with at least one.")
-    counts_Q = torch.cat(parts)
-    return counts_Q & (counts_Q.cumsum(0) <= wanted), collected
 
 
 def take_round(

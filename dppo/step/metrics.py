@@ -21,9 +21,9 @@ def step_metrics(completions: Completions, rewards: Rewards, prompts: StepPrompt
         "candidates/reward": float((inverse_Q * reward_Q).nansum() / inverse_Q[~reward_Q.isnan()].sum()),
         "candidates/zero_variance_groups": float((inverse_Q * ~signal_Q).sum() / inverse_Q.sum()),
         "rollout/zero_variance_groups": 1.0 - signal_Q.double().mean().item(),
-        "prune/prompts_kept_share": prompts.kept_share,
+        "prune/prompts_kept_share": len(prompts.row_Q) / len(prompts.candidates.row_P),
         "prune/largest_prompt_weight": _largest(prompts.draw.weight_N),
-        "prune/prompts_with_history": prompts.seen_share,
+        "prune/prompts_with_history": prompts.candidates.seen_P.double().mean().item(),
         "prune/prompt_rate": _rate(prompts.draw.prob_N[prompts.candidates.seen_P]),
     }
     if (collected := prompts.collected) is None:

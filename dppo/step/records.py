@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from dppo.context import NOTHING_KNOWN, StepContext
-from dppo.errors import DataError, ShapeError
+from dppo.errors import DataError, RoundsError, ShapeError
 from dppo.groups import each_group, group_sizes
 from dppo.methods import Method
 from dppo.pruning import Rounds, SampledTokens
-from dppo.pruning.rounds import Collected, fill
+from dppo.pruning.rounds import Collected
 from dppo.rng import Purpose, Streams
 from dppo.typed import check_fields
 from dppo.types import Block, Candidates, Completions, Draw, Rewards, check_lengths, concatenated, each_tensor
@@ -78,16 +78,6 @@ class StepPrompts:
         more |= {"row_Q": block.row_Q, "prob_Q": block.draw.prob_N[block.draw.keep_N]}
         return cls(candidates=block.candidates, draw=block.draw, weight_Q=weight_Q, sequences=sequences, **more)
 
-    @property
-    def kept_share(self) -> float:
-        """Share of the candidates that were rolled out, in [0, 1]."""
-        return len(self.row_Q) / len(self.candidates.row_P)
-
-    @property
-    def seen_share(self) -> float:
-        """Share of the candidates with a history, in [0, 1]."""
-        return self.candidates.seen_P.double().mean().item()
-
     def groups_reordered(self, order_Q: Tensor) -> "StepPrompts":
         """The prompts for groups in another order; candidates and their draw are unchanged."""
         turned = each_tensor(self, lambda value_Q: value_Q[order_Q])
@@ -110,8 +100,7 @@ def side_by_side(blocks: Sequence[Block]) -> tuple[Block, Tensor]:
     # The first kept prompts come first, then the second ones, so a slice has prompts of every block.
     place_P = torch.cat([torch.where(keep_P, keep_P.cumsum(0), len(keep_P) + 1) for keep_P in kept])
     order_P = place_P.argsort(stable=True)
-    candidates = each_tensor(whole.candidates, lambda value_P: value_P[order_P])
-    return Block(candidates=candidates, draw=each_tensor(whole.draw, lambda value_P: value_P[order_P])), part_P[order_P]
+    return Block(candidates=whole.candidates.take(order_P), draw=whole.draw.take(order_P)), part_P[order_P]
 
 
 def drawn_block(
@@ -140,22 +129,36 @@ OneRound = Callable[[int, int, np.random.Generator], tuple[Block, Rewards] | Non
 
 
 def in_rounds(rounds: Rounds, wanted: int, one_round: OneRound, streams: Streams) -> StepPrompts:
-    """Prompts of a step of rounds, which a trainer rolls out now, or a proof rolled out earlier.
+    """Prompts of a step, rolled out in rounds until ``wanted`` groups count; the first of them have weight 1.
 
     ``one_round(number, prompts, rng)`` takes about ``prompts`` prompts and returns them with the rewards of those
-    rolled out; None if no prompts are left.
+    rolled out, now or for a proof earlier; None if no prompts are left, which ends the rounds. Too few groups at the
+    limit are a ``RoundsError``.
     """
-    blocks, sizes = [], []
-
-    def roll_out(number: int, prompts: int) -> Rewards | None:
-        found = one_round(number, prompts, streams(Purpose.PROMPT_SKIP, number))
+    collected = Collected(wanted=wanted, usual=max(round(rounds.factor * wanted), 1))
+    blocks, counts, sizes = list[Block](), list[Tensor](), list[Tensor]()
+    while True:
+        request, number = rounds.size(collected), collected.rounds
+        found = one_round(number, request.prompts, streams(Purpose.PROMPT_SKIP, number))
         if found is None:
-            return None
-        blocks.append(found[0])
-        sizes.append(group_sizes(found[1].group_N))
-        return found[1]
-
-    keep_Q, collected = fill(rounds, wanted, roll_out)
+            break
+        block, rewards = found
+        blocks.append(block)
+        counts.append(rounds.counts(rewards))
+        sizes.append(group_sizes(rewards.group_N))
+        collected = collected.after(counts[-1])
+        at_limit = 0 < rounds.limit <= collected.rounds
+        last = request.last or (at_limit and rounds.at_limit == "train")
+        if not collected.missing or (last and collected.counted):
+            break
+        if at_limit:
+            counted = f"after {collected.rounds} rounds {collected.counted} of {collected.rolled_out} groups"
+            needed = f"a step needs {wanted if rounds.at_limit == 'stop' else 1}. Set max_rounds: {2 * rounds.limit}"
+            raise RoundsError(f"{counted} have rewards that differ; {needed} (0: no limit), or take easier prompts.")
+    if not blocks:
+        raise RoundsError("there was no prompt to roll out. Give a dataset with at least one.")
+    counts_Q = torch.cat(counts)
+    keep_Q = counts_Q & (counts_Q.cumsum(0) <= wanted)
     sequences = int(torch.cat(sizes)[keep_Q].sum())
     return StepPrompts.of(concatenated(*blocks), keep_Q.double(), sequences, collected=collected)
 
