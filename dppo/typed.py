@@ -45,22 +45,21 @@ def check_fields(record: Any, example: str, **allowed: Allowed) -> None:
 
 
 def range_problems(record: Any, example: str, **allowed: Allowed) -> list[str]:
-    """One sentence per field of a record that is not in its interval or none of its choices."""
-    return [problem for name, of in allowed.items() if (problem := outside(name, getattr(record, name), of, example))]
-
-
-def outside(name: str, value: Any, allowed: Allowed, example: str) -> str:
-    """Sentence about a value out of its range; empty if it is allowed, as None always is."""
-    interval = isinstance(allowed, str)
-    if value is None or (within(value, allowed) if isinstance(allowed, str) else value in allowed):
-        return ""
-    shown = f"{float(value):g}" if isinstance(value, numbers.Real) else repr(value)
-    return f"{name}={shown} must be {f'in {allowed}' if interval else ' or '.join(map(repr, allowed))}. Try {example}."
+    """One sentence per field of a record that is not in its interval or none of its choices; None always is."""
+    problems = []
+    for name, of in allowed.items():
+        value = getattr(record, name)
+        if value is None or (within(value, of) if isinstance(of, str) else value in of):
+            continue
+        shown = f"{float(value):g}" if isinstance(value, numbers.Real) else repr(value)
+        rule = f"in {of}" if isinstance(of, str) else " or ".join(map(repr, of))
+        problems.append(f"{name}={shown} must be {rule}. Try {example}.")
+    return problems
 
 
 def check_range(where: str, name: str, value: Any, allowed: Allowed, example: str) -> None:
-    """Raise ``ConfigError`` if an argument of ``where`` is not allowed: see ``outside``."""
-    raise_problems(where, list(filter(None, [outside(name, value, allowed, example)])))
+    """Raise ``ConfigError`` if an argument of ``where`` is not allowed, as for fields."""
+    raise_problems(where, range_problems(types.SimpleNamespace(**{name: value}), example, **{name: allowed}))
 
 
 def within(value: Any, interval: str) -> bool:
