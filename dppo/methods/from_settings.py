@@ -20,11 +20,14 @@ LEAST = 0.02
 """Floor of a completion with score 0: weights of at most 50 (docs/estimators.md)."""
 
 
-def with_rollout_cost(method: Method, cost: float) -> Method:
-    """The method whose levels choose their rates by this cost of a generated token over one trained on, >= 0."""
+def with_rollout_cost(method: Method, cost: float | None) -> Method:
+    """The method whose levels choose their rates by this cost of a generated token over one trained on, >= 0.
+
+    None leaves the method as it is.
+    """
     for name in ("completions", "tokens"):
         level = getattr(method, name)
-        if getattr(level, "auto", None) is not None:
+        if cost is not None and getattr(level, "auto", None) is not None:
             method = replace(method, **{name: replace(level, auto=replace(level.auto, rollout_cost=cost))})
     return method
 
@@ -65,7 +68,8 @@ def pruned(args: Any, method: Method, sampler_log_probs: bool) -> Method:
     if args.prune_floor is not None:
         tokens = replace(tokens, floor=args.prune_floor, head_floor=args.prune_floor)
     schedule = schedule_of(args, method.schedule)
-    return replace(method, completions=completions, tokens=tokens, prompts=prompts, rounds=rounds, schedule=schedule)
+    method = replace(method, completions=completions, tokens=tokens, prompts=prompts, rounds=rounds, schedule=schedule)
+    return with_rollout_cost(method, args.rollout_cost)
 
 
 def row_method(args: Any) -> RowMethod:
@@ -90,11 +94,8 @@ def _rate_of(args: Any, name: str) -> tuple[float, Auto | None]:
     rate = getattr(args, name)
     if rate != AUTO:
         return rate, None
-    auto = RATES[name]
-    if name != "prompt_prune_rate" and args.rollout_cost is not None:
-        auto = replace(auto, rollout_cost=args.rollout_cost)
     # A floor that was asked for is kept at every rate: at a higher one it would give way.
-    return min(auto.largest, 1 - 2 * (args.prune_floor or 0.0)), auto
+    return min(RATES[name].largest, 1 - 2 * (args.prune_floor or 0.0)), RATES[name]
 
 
 def _score(args: Any, method: Method, sampler_log_probs: bool) -> Score:

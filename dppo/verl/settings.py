@@ -54,7 +54,7 @@ class PruningSettings(VerlSettings):
         """A method with the run's pruning, which a method of one's own has already."""
         if not is_own(self.method):
             return pruned(self, method, sampler_log_probs=sampler_log_probs)
-        return method if self.rollout_cost is None else with_rollout_cost(method, self.rollout_cost)
+        return with_rollout_cost(method, self.rollout_cost)
 
     def _unserved(self, base: Method) -> list[str]:
         """One sentence per part of the method that verl does by itself."""

@@ -177,7 +177,7 @@ class DPPOConfig(NamedFields, OwnSettings, GRPOConfig):
             return pruned(self, replace(base, **parts), sampler_log_probs)
         if model_config is not None:
             base = replace(base, router_coef=objective.router_coef(self.router_aux_loss_coef, model_config))
-        return base if self.rollout_cost is None else with_rollout_cost(base, self.rollout_cost)
+        return with_rollout_cost(base, self.rollout_cost)
 
 
 def _refuse(*problems: str) -> None:
