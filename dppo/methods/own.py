@@ -1,7 +1,7 @@
 """Methods by their names: presets, which settings complete, and a user's own, complete, by ``package.module:name``."""
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
 from importlib import import_module
 from typing import Any, TypeVar
@@ -19,9 +19,7 @@ DECIDED = (
     *("completion_score", "completion_budget", "sampling_design", "prune_schedule", "prune_until"),
     *("advantage_power", "max_rounds", "round_factor"),
 )
-"""Settings of this library that a method of one's own decides."""
-ROW_DECIDED = ("row_prune_rate", "row_score", "prune_floor", "sampling_design", "prune_schedule", "prune_until")
-"""The same of trainers on the rows of a dataset."""
+"""Settings of this library that a method of one's own decides, also if it has no value for them."""
 
 AnyMethod = TypeVar("AnyMethod")
 
@@ -72,17 +70,17 @@ def own_settings(method: Method) -> dict[str, Any]:
     return found
 
 
-def settle(args: Any, method: Method | RowMethod, own: Mapping[str, Any], names: Collection[str]) -> list[str]:
+def settle(args: Any, method: Method | RowMethod, own: Mapping[str, Any]) -> list[str]:
     """Give settings with their default the values of a user's own method; one sentence for each that contradicts it.
 
-    ``own`` are the settings of the method by name, and ``names`` those that it decides.
+    The method decides ``own``, its settings by name, and all of ``DECIDED``.
     """
-    problems = []
+    problems, decided = [], {*DECIDED, *own}
     for each in fields(args):
         name, value = each.name, getattr(args, each.name)
-        if name in names and value == each.default:
+        if name in decided and value == each.default:
             setattr(args, name, own.get(name, value))
-        elif name in names and (name not in own or value != own[name]):
+        elif name in decided and (name not in own or value != own[name]):
             problems.append(_contradiction(name, value, method, own))
     return problems
 

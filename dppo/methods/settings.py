@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
 from numbers import Real
 from types import MappingProxyType
 from typing import Any, get_type_hints
@@ -10,9 +10,9 @@ from typing import Any, get_type_hints
 from dppo.errors import did_you_mean, in_words
 from dppo.methods.from_settings import RATES, prunes_anything, schedule_of
 from dppo.methods.method import Method
-from dppo.methods.own import DECIDED, is_own, own_settings, settle
+from dppo.methods.own import is_own, own_settings, settle
 from dppo.methods.registry import METHODS, ROW_METHODS
-from dppo.pruning import DESIGNS, PIVOTAL, SCHEDULES, SCORES, Pruning, Schedule, constant
+from dppo.pruning import DESIGNS, PIVOTAL, SCHEDULES, SCORES, Schedule, constant
 from dppo.pruning.ceiling import GRID
 from dppo.pruning.level import floor_problems
 from dppo.settings import AUTO, FULL_SHARE, TABLE, Setting
@@ -50,7 +50,9 @@ def setting_problems(
         told = TABLE.get(each) or (Setting(range=ranges[name]) if name in ranges else None)
         if told is None or value is each.default:
             continue
-        example = _number_in(value) or (each.default if told.example is None else told.example)
+        example = each.default if told.example is None else told.example
+        if (number := _number_in(value)) is not None:
+            example = f"{number:g}"
         advice = "leaving it out" if example is None else f"{name}: {example}"
         allowed = choices.get(name, told.choices)
         if wrong := mismatch(name, value, hints[name], f"{advice}."):
@@ -68,24 +70,22 @@ def setting_problems(
     return problems
 
 
-def _number_in(value: Any) -> str:
-    """The finite number that a text reads as, else ""."""
+def _number_in(value: Any) -> float | None:
+    """The finite number that a text reads as, else None."""
     try:
-        return f"{float(value):g}" if isinstance(value, str) and math.isfinite(float(value)) else ""
+        number = float(value) if isinstance(value, str) else math.nan
     except ValueError:
-        return ""
+        return None
+    return number if math.isfinite(number) else None
 
 
 def fill_in(args: Any, base: Method) -> None:
     """Give settings that were left out the values of a preset."""
     if args.token_prune_rate and args.completion_prune_rate is None and not base.completions.bias:
         args.completion_prune_rate = 0.0  # what is cut at 0 is dropped: one draw does both
-    drawn = base.drawn or Pruning()
-    own = own_settings(replace(base, completions=drawn)) | {
-        "prompt_prune_rate": base.prompts.rate,
-        "completion_prune_rate": AUTO if drawn == METHODS["dppo"].completions else base.completions.rate,
-        "token_prune_rate": base.tokens.rate,
-    }
+    own = {"completion_budget": "rows", "sampling_design": PIVOTAL.name} | own_settings(base)
+    if base.completions == METHODS["dppo"].completions:
+        own["completion_prune_rate"] = AUTO
     for name, value in own.items():
         if getattr(args, name) is None:
             setattr(args, name, value)
@@ -94,7 +94,7 @@ def fill_in(args: Any, base: Method) -> None:
 def completed(args: Any, base: Method) -> list[str]:
     """Fill in settings that were left out; one sentence for each that contradicts the method."""
     if is_own(args.method):  # the engine sets the objective: a method of one's own decides its pruning alone
-        return settle(args, base, own_settings(base), DECIDED) + fill_problems(args)
+        return settle(args, base, own_settings(base)) + fill_problems(args)
     fill_in(args, base)
     return method_problems(args, base)
 
@@ -108,10 +108,8 @@ def own_objective(method: Method) -> list[str]:
 def read_rates(args: Any) -> None:
     """Convert rates that flags give as text; other values stay."""
     for name in RATES:
-        try:
-            setattr(args, name, float(rate) if isinstance(rate := getattr(args, name), str) else rate)
-        except ValueError:
-            continue  # ``auto``, or refused by its name
+        if (number := _number_in(getattr(args, name))) is not None:
+            setattr(args, name, number)
 
 
 def method_problems(args: Any, base: Method) -> list[str]:

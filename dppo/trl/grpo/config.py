@@ -14,7 +14,7 @@ from dppo.methods import Method
 from dppo.methods import settings as checks
 from dppo.methods.from_settings import pruned, with_rollout_cost
 from dppo.methods.method import PARTS
-from dppo.methods.own import DECIDED, is_own, method_named, own_settings, settle
+from dppo.methods.own import is_own, method_named, own_settings, settle
 from dppo.objective import ADVANTAGE_RULES, DR_GRPO, emphasised
 from dppo.pruning.prior import prior_problems, read_prior
 from dppo.settings import DEFAULT_METHOD, OwnSettings, described
@@ -146,7 +146,7 @@ class DPPOConfig(NamedFields, OwnSettings, GRPOConfig):
             given = {name: defaults[name] for name in objective.OBJECTIVE} | objective.fields_of(base, PARTS)
             # As with TRL, a mixture of experts brings its own coefficient if none is given.
             given |= {"router_aux_loss_coef": base.router_coef or self.router_aux_loss_coef} | own_settings(base)
-            _refuse(*settle(self, base, given, (*DECIDED, *objective.OBJECTIVE)))
+            _refuse(*settle(self, base, given))
         else:
             unset = {field.name: field.default for field in fields(DPPOConfig)}
             checks.fill_in(self, base)

@@ -9,7 +9,7 @@ import datasets
 from dppo.errors import ConfigError, DataError, raise_problems
 from dppo.methods import RowMethod
 from dppo.methods.from_settings import row_method, row_rate
-from dppo.methods.own import ROW_DECIDED, is_own, row_method_named, settle
+from dppo.methods.own import is_own, row_method_named, settle
 from dppo.methods.settings import ROW_CHOICES, bias_problems, row_problems, setting_problems
 from dppo.pruning.level import floor_problems
 from dppo.settings import DEFAULT_METHOD, RowSettings
@@ -65,7 +65,7 @@ class RowConfig(NamedFields, RowSettings):
         if own is None and is_own(self.method):
             own = self.build_method()
         if own is not None:
-            problems = settle(self, own, {"row_prune_rate": own.rows.rate, "row_score": own.score}, ROW_DECIDED)
+            problems = settle(self, own, {"row_prune_rate": own.rows.rate, "row_score": own.score})
         else:
             problems, rate = row_problems(self), row_rate(self)
             if self.prune_floor is not None:
