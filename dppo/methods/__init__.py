@@ -1,7 +1,6 @@
 """Methods: an objective and a pruning scheme put together as a value, one file per paper, with their bias stated."""
 
-from dppo.methods.method import ALL_PROMPTS, ALL_TOKENS, NO_PRUNING, Method, Part
-from dppo.methods.pairs import Objective, Scheme, combined
+from dppo.methods.method import ALL_PROMPTS, ALL_TOKENS, NO_PRUNING, Method, Objective, Part, Scheme, combined
 from dppo.methods.registry import METHODS, OBJECTIVES, ROW_METHODS, SCHEMES
 from dppo.methods.rows import RowMethod, RowScore
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dppo.context import StepContext
 from dppo.errors import ConfigError, raise_problems
-from dppo.methods.pairs import Objective
+from dppo.methods.method import Objective
 from dppo.objective import LUSPO, AdvantageRule, Tokens
 from dppo.typed import check_range
 from dppo.types import Completions, Rewards

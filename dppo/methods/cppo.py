@@ -6,7 +6,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from dppo.methods.pairs import Objective, Scheme
+from dppo.methods.method import Objective, Scheme
 from dppo.methods.ranking import Ranking, kept_share, largest, mean_of_kept, one_each
 from dppo.objective import BNPO, GRPO_MEAN
 from dppo.pruning import KEPT_MEAN, UNWEIGHTED, absolute_advantage

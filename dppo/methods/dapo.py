@@ -6,7 +6,7 @@ from functools import partial
 from torch import Tensor
 
 from dppo.groups import group_sizes
-from dppo.methods.pairs import Objective, Scheme
+from dppo.methods.method import Objective, Scheme
 from dppo.objective import DAPO_TOKENS, clipped_surrogate
 from dppo.pruning import Rounds
 from dppo.types import Rewards

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from functools import partial
 
-from dppo.methods.pairs import Objective
+from dppo.methods.method import Objective
 from dppo.objective import DAPO_TOKENS, binary_kl, binary_tv, divergence_ppo
 
 DIVERGENCE_PPO_TV = Objective(

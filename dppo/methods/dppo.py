@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from dppo.methods.pairs import Scheme
+from dppo.methods.method import Scheme
 from dppo.pruning import DETERMINISTIC, KEPT_MEAN, GroupSizes, PromptPruning, Pruning, threshold
 from dppo.pruning.scores import absolute_advantage, advantage_with_length
 

@@ -1,6 +1,6 @@
 """Dr. GRPO, arXiv:2503.20783: no division by the group's deviation, nor by the length of a completion."""
 
-from dppo.methods.pairs import Objective
+from dppo.methods.method import Objective
 from dppo.objective import CENTRED
 from dppo.objective import DR_GRPO as CONSTANT
 

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from dppo.context import NOTHING_KNOWN, StepContext
 from dppo.groups import each_group, equal_within_groups
-from dppo.methods.pairs import Objective
+from dppo.methods.method import Objective
 from dppo.objective import AdvantageRule, deviation
 from dppo.objective.advantages import EPS
 from dppo.types import Rewards

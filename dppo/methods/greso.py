@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dppo.errors import in_words
 from dppo.groups import each_group
-from dppo.methods.pairs import Scheme
+from dppo.methods.method import Scheme
 from dppo.pruning import RoundRequest, Rounds
 from dppo.pruning.rounds import Collected
 from dppo.types import Rewards

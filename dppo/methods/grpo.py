@@ -1,6 +1,6 @@
 """GRPO, arXiv:2402.03300: advantages within groups. The base of the others."""
 
-from dppo.methods.pairs import Objective
+from dppo.methods.method import Objective
 
 GRPO = Objective(
     name="grpo",

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from dppo.methods.pairs import Objective
+from dppo.methods.method import Objective
 from dppo.objective import GRPO_MEAN, clipped_surrogate, sequence_ratio
 
 GSPO = Objective(

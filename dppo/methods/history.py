@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from dppo.methods.pairs import Objective
+from dppo.methods.method import Objective
 from dppo.objective import HISTORY_CENTRED, HISTORY_SCALED
 
 _OTHERS = (

@@ -5,7 +5,7 @@ On the rows of a dataset, which it was made for, one draw stands for an epoch.
 
 from dataclasses import replace
 
-from dppo.methods.pairs import Scheme
+from dppo.methods.method import Scheme
 from dppo.methods.rows import RowMethod
 from dppo.pruning import POISSON, PromptPruning, stop, threshold
 

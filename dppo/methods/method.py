@@ -10,11 +10,13 @@ from dppo.errors import in_words, raise_problems
 from dppo.objective import GROUP_SCALED, GRPO_MEAN, AdvantageRule, Normaliser, Statistics
 from dppo.objective.losses import TokenLoss, Tokens, clipped_surrogate, k3, mixes_tokens
 from dppo.pruning import GroupSizes, PromptPruning, Pruning, Rounds, Schedule, Selection, TokenPruning, constant
-from dppo.pruning.scores import Score, absolute_advantage
+from dppo.pruning.scores import Score, absolute_advantage, advantage_with_length
 from dppo.typed import check_fields, range_problems
 
 NO_PRUNING, ALL_PROMPTS, ALL_TOKENS = Pruning(), PromptPruning(), TokenPruning()
 """Keep every completion that has a gradient, every candidate and every token of what is kept, with weight 1."""
+ALL_COMPLETIONS = Pruning(score=advantage_with_length)
+"""Keeps every completion with a gradient; ranks them for the history."""
 
 Part = Literal["advantages", "token_loss", "normaliser", "kl"]
 """A part of an objective."""
@@ -23,12 +25,59 @@ ROUTER_BIAS = "the router loss is biased under pruning: it is a product of two m
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Method:
-    """A policy-gradient method with its pruning. Presets are values of this class, never subclasses."""
+class Scheme:
+    """Pruning of prompts before the rollout, of completions and tokens after it."""
 
     name: str
     paper: str
     """arXiv number and title."""
+    completions: Selection = ALL_COMPLETIONS
+    """Choice of completions, after their rewards are known."""
+    tokens: TokenPruning = ALL_TOKENS
+    """Tokens left out of kept completions, by the sampler's log-probabilities."""
+    prompts: PromptPruning = ALL_PROMPTS
+    """Choice of prompts before rollout, from their history alone."""
+    sizes: GroupSizes | None = None
+    """Completions of each prompt, from its history; None for equal groups."""
+    rounds: Rounds | None = None
+    """Rounds of rollouts until enough groups count; None for one block."""
+    schedule: Schedule = constant
+    """From the share of training done to a factor of the rates; ``at`` applies it."""
+    statistics: Statistics | None = None
+    """Completions whose rewards the final advantages come from; None for whole groups."""
+    deviations: tuple[str, ...] = ()
+    """Differences from the paper, one sentence each."""
+
+
+UNPRUNED = Scheme(name="", paper="")
+"""Everything is rolled out and trained on, but completions without a gradient."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objective:
+    """A paper's objective, in fields of ``Method``; a part that is None is the run's choice, else GRPO's."""
+
+    name: str
+    paper: str
+    """arXiv number and title."""
+    advantages: AdvantageRule | None = None
+    token_loss: TokenLoss | None = None
+    normaliser: Normaliser | None = None
+    kl: TokenLoss | None = None
+    beta: float = 0.0
+    needs_reference: bool = False
+    open: frozenset[Part] = frozenset()
+    """Parts given here that a run may still choose."""
+    score: Score | None = None
+    """Score of completions in place of the scheme's."""
+    deviations: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Method(Scheme):
+    """A policy-gradient method: a scheme and an objective. Presets are values of this class, never subclasses."""
+
+    completions: Selection = NO_PRUNING
     advantages: AdvantageRule = GROUP_SCALED
     """From rewards of whole groups to advantages, before pruning."""
     token_loss: TokenLoss = clipped_surrogate
@@ -45,22 +94,6 @@ class Method:
     """Coefficient of the mean entropy of the step's tokens, which is subtracted from the loss."""
     router_coef: float = 0.0
     """Coefficient of the load-balancing loss of a mixture of experts, >= 0."""
-    completions: Selection = NO_PRUNING
-    """Choice of completions, after their rewards are known."""
-    tokens: TokenPruning = ALL_TOKENS
-    """Tokens left out of kept completions, by the sampler's log-probabilities."""
-    prompts: PromptPruning = ALL_PROMPTS
-    """Choice of prompts before rollout, from their history alone."""
-    sizes: GroupSizes | None = None
-    """Completions of each prompt, from its history; None for equal groups."""
-    rounds: Rounds | None = None
-    """Rounds of rollouts until enough groups count; None for one block."""
-    schedule: Schedule = constant
-    """From the share of training done to a factor of the rates; ``at`` applies it."""
-    statistics: Statistics | None = None
-    """Completions whose rewards the final advantages come from; None for whole groups."""
-    deviations: tuple[str, ...] = ()
-    """Differences from the paper, one sentence each."""
 
     def __post_init__(self) -> None:
         example = 'replace(METHODS["dppo"], beta=0.1)'
@@ -198,3 +231,28 @@ class Method:
             f"{self.advantages.name}, beta {self.beta:g}. Gradient: {f'biased ({reasons})' if reasons else 'unbiased'}."
             f"{differs}"
         )
+
+
+def combined(objective: Objective, scheme: Scheme, name: str = "") -> Method:
+    """The method of an objective and a scheme; its name is by default that of both, ``dppo_gspo`` for example.
+
+    Source: DPPO, arXiv:2603.04135, section 5, on top of GRPO, DAPO and GSPO.
+    """
+    parts = {part: value for part in PARTS if (value := getattr(objective, part)) is not None}
+    own: list[Objective | Scheme] = [] if scheme is UNPRUNED else [scheme]
+    if parts or not own:  # an objective without parts adds nothing to a scheme
+        own.append(objective)
+    completions = scheme.completions
+    if objective.score is not None and isinstance(completions, Pruning):
+        completions = replace(completions, score=objective.score)
+    return Method(
+        name=name or "_".join(each.name for each in own),
+        paper=", on top of ".join(dict.fromkeys(each.paper for each in own)),
+        **parts,
+        fixes=frozenset(parts) - objective.open,
+        beta=objective.beta,
+        needs_reference=objective.needs_reference,
+        completions=completions,
+        **{part: getattr(scheme, part) for part in ("tokens", "prompts", "sizes", "rounds", "schedule", "statistics")},
+        deviations=tuple(dict.fromkeys(text for each in reversed(own) for text in each.deviations)),
+    )

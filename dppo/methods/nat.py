@@ -1,6 +1,6 @@
 """NAT, arXiv:2603.06619: a part of the tokens of every completion, chosen without a look at what they hold."""
 
-from dppo.methods.pairs import Scheme
+from dppo.methods.method import Scheme
 from dppo.pruning import TokenPruning, all_alike, random_prefix
 
 _PAPER = "arXiv:2603.06619, Not All Tokens Are Needed: Token-Efficient Reinforcement Learning"

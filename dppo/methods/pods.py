@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from dppo.context import StepContext
-from dppo.methods.pairs import Scheme
+from dppo.methods.method import Scheme
 from dppo.methods.ranking import Ranking, kept_share, largest, mean_of_kept
 from dppo.objective import AdvantageRule, Statistics
 from dppo.pruning import KEPT_MEAN

@@ -12,8 +12,8 @@ from dppo.methods.grpo import GRPO
 from dppo.methods.gspo import GSPO
 from dppo.methods.history import HISTORY, SCALED_HISTORY
 from dppo.methods.infobatch import INFOBATCH, INFOBATCH_KEPT_ROWS, INFOBATCH_ROWS
+from dppo.methods.method import UNPRUNED, Objective, Scheme, combined
 from dppo.methods.nat import NAT_RPC, NAT_URS
-from dppo.methods.pairs import UNPRUNED, Objective, Scheme, combined
 from dppo.methods.pods import PODS
 from dppo.methods.rows import DPPO_ROWS, UNIFORM_ROWS
 

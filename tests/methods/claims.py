@@ -5,7 +5,7 @@ from pathlib import Path
 
 import dppo.methods
 
-NO_PAPERS = ("__init__", "from_settings", "own", "pairs", "settings")
+NO_PAPERS = ("__init__", "from_settings", "own", "settings")
 WRITTEN = sorted(path.stem for path in Path(dppo.methods.__file__).parent.glob("*.py") if path.stem not in NO_PAPERS)
 
 
