@@ -71,16 +71,16 @@ class DrawSettings:
         "`dppo_history`: the same with a baseline from each prompt's history, for 1, 2 or 4 completions a prompt; "
         "`grpo`: nothing is pruned. All others are on a page (dppo docs methods), such as `infobatch` (prompts), "
         "`cppo`, `pods`, `dapo`, `greso` (biased) and `a_star_po`. Names with an objective of their own, such as "
-        "`dr_grpo` or `dppo_gspo`, fill in TRL's fields where they are left out. `package.module:name` is a method of "
-        "your own: it is complete, and a setting that contradicts it is refused (dppo docs extending).",
+        "`dr_grpo` or `dppo_gspo`, fill in TRL's fields where they are left out; the asynchronous trainer and verl "
+        "refuse them, because they set the objective. `package.module:name` is a method of your own: it is complete, "
+        "and a setting that contradicts it is refused (dppo docs extending).",
         remembered=BATCH,
     )
     completion_prune_rate: float | str | None = setting(
         LEFT_OUT,
-        "Share of the completions with a gradient that is not trained on, in [0, 1). Completions without a gradient "
-        "(zero advantage, beta=0) are always skipped: that is exact. `auto`: chosen in each step from the scores, 0 if "
-        "nothing is gained. Default: `auto` if the method draws as `dppo` does, 0.5 for others that prune completions, "
-        "0 for the rest.",
+        "Share of the completions with a gradient that is not trained on, in [0, 1). Those without one (zero "
+        "advantage, beta=0) are always skipped: that is exact. `auto`: chosen in each step by the scores, 0 if nothing "
+        "is gained. Default: `auto` if the method draws as `dppo` does, 0.5 for others that prune completions, else 0.",
         **RATE,
     )
     prompt_prune_rate: float | str | None = setting(
@@ -101,8 +101,8 @@ class DrawSettings:
     head_prune_rate: float | None = setting(
         LEFT_OUT,
         "Share of the forwarded completion tokens that skip the head of the model and carry no loss, in [0, 1). Saves "
-        "the vocabulary's part of the compute. Needs what token_prune_rate needs. Default: the method's own, 0 for all "
-        "but `nat_urs`.",
+        "the vocabulary's part of the compute. Needs what token_prune_rate needs. Refused above 0 on verl, whose "
+        "engine computes the head for every token of a row. Default: the method's own, 0 for all but `nat_urs`.",
         range="[0, 1)",
         example=0.85,
     )
@@ -144,22 +144,19 @@ class DrawSettings:
         "prune_until to the end), or `auto`: the method's own, `stop` for `infobatch` and `constant` for all others.",
     )
     prune_until: float = setting(
-        FULL_SHARE,
-        "Share of the run, in [0, 1], with the full rates if prune_schedule is not `constant`.",
-        range="[0, 1]",
+        FULL_SHARE, "Share of the run, in [0, 1], at full rates if prune_schedule is not `constant`.", range="[0, 1]"
     )
     rollout_cost: float | None = setting(
         None,
-        "Cost of a generated token over one more that is scored and trained on, >= 0. `completion_prune_rate: auto` "
-        "drops less if rollouts are dear. Default: measured in the first generations, on one process, rounded to a "
-        "power of two, and kept in checkpoints; 1 until then. With a number the choices depend on no clock.",
+        "Cost of a generated token over one more that is scored and trained on, >= 0. `auto` drops fewer completions "
+        "and tokens if rollouts are dear. Default: 1; `DPPOTrainer` measures it in the first generations, on one "
+        "process, rounds it to a power of two and keeps it in checkpoints. With a number, choices depend on no clock.",
         range="[0, inf)",
         example=1.0,
     )
     history_half_life: float | None = setting(
         None,
-        "Generations after which half of a prompt's remembered signal has faded to the prior, > 0. Default: those of "
-        "three epochs.",
+        "Generations until half of a prompt's signal has faded to the prior, > 0. Default: those of three epochs.",
         range="(0, inf]",
     )
     accept_bias: bool = setting(
@@ -176,25 +173,18 @@ def of_trl(text: str, default: str, **more: Any) -> Any:
 class OwnSettings(DrawSettings):
     """Fields that ``DPPOConfig`` adds to TRL's ``GRPOConfig``, and fields of TRL's that a method fills in."""
 
-    loss_type: str = setting(
-        LEFT_OUT,
-        "As in TRL, all of whose losses are served. Default: the method's own, or TRL's `dapo`.",
-        remembered=BATCH,
-    )
+    loss_type: str = of_trl("all of its losses are served", "`dapo`", remembered=BATCH)
     importance_sampling_level: str = of_trl("`token` or `sequence`", "`token`", remembered=UPDATE)
     scale_rewards: str = of_trl("`group`, `batch` or `none`", "`group`")
     multi_objective_aggregation: str = of_trl(
-        "`sum_then_normalize` or `normalize_then_sum`",
-        "the first",
-        choices=("sum_then_normalize", "normalize_then_sum"),
+        "`sum_then_normalize`, `normalize_then_sum`", "the first", choices=("sum_then_normalize", "normalize_then_sum")
     )
     epsilon: float = of_trl("lower clip", "0.2", range="[0, inf)", remembered=UPDATE)
     beta: float = of_trl("coefficient of the KL term, >= 0", "0", range="[0, inf)", remembered=BATCH)
     entropy_coef: float = of_trl("coefficient of the entropy bonus", "0", remembered=BATCH)
     advantage_power: float = setting(
         0.0,
-        "p > -1 in A * abs(A)^p, which takes the place of the advantage A; above 0 it stresses rare outcomes. That is "
-        "another objective than the reward's.",
+        "p > -1 in A * abs(A)^p, which replaces the advantage A. Above 0 rare outcomes count more: another objective.",
         range="(-1, inf)",
     )
     max_rounds: int | None = setting(
@@ -223,14 +213,13 @@ class OwnSettings(DrawSettings):
     max_tokens_per_row: int | None = setting(
         None,
         "Tokens of one forward pass, >= 1: what bounds memory. Default: per_device_train_batch_size times the longest "
-        "sequence of the batch, as TRL itself would forward at once. On a GPU 8 to 16 thousand are good: "
-        "dppo docs packing.",
+        "sequence of the batch, as in TRL. On a GPU 8 to 16 thousand are good: dppo docs packing.",
         range="[1, inf)",
         remembered="",
     )
     layout: str = setting(
         "rows",
-        "How kept completions are forwarded. `rows`: dense, nothing padded, shared prompts once; a model that rows "
+        "How kept sequences are forwarded. `rows`: dense, nothing padded, shared prompts once; a model that rows "
         "cannot serve is padded, and the run says so. `packed`: the same without sharing prompts. `auto`: `rows`, and "
         "padded if the self-check at the start fails. `padded`: length-sorted padding.",
         choices=("rows", "packed", "auto", "padded"),
@@ -244,8 +233,7 @@ class OwnSettings(DrawSettings):
     )
     log_metrics: str = setting(
         "main",
-        "Metrics of pruning in the log: `main`, the ten that come first in dppo docs metrics, or `all`. TRL's own are "
-        "there in any case.",
+        "Metrics of pruning in the log, beside TRL's: `main`, the first ten of dppo docs metrics, or `all`.",
         choices=("main", "all"),
         remembered="",
     )
@@ -296,29 +284,17 @@ class RowSettings:
         "half of 1 - rate if that is smaller.",
     )
     sampling_design: str = same(
-        "sampling_design",
-        default="pivotal",
-        text="How rows are drawn given their probabilities: `pivotal`, `systematic`.",
+        "sampling_design", default="pivotal", text="How rows are drawn given probabilities: `pivotal`, `systematic`."
     )
     prune_schedule: str = same("prune_schedule")
     prune_until: float = same("prune_until")
     recorded_scores: str | None = setting(
         None,
-        "Scores that an earlier run recorded (`dppo_rows.npz` in its checkpoints), to prune the first epoch too. "
-        "Default: none.",
+        "Scores of an earlier run (`dppo_rows.npz` in its checkpoints), to prune the first epoch too. Default: none.",
         remembered="",
     )
-    max_tokens_per_row: int | None = same(
-        "max_tokens_per_row",
-        text="Tokens of one forward pass, >= 1: what bounds memory. Default: per_device_train_batch_size times the "
-        "longest sequence of the step.",
-    )
-    layout: str = same(
-        "layout",
-        text="How kept rows are forwarded. `rows`: dense, nothing padded, equal prompts once; `packed`: the same "
-        "without sharing prompts; `auto`: `rows`, and padded if the self-check at the start fails; `padded`: "
-        "length-sorted padding.",
-    )
+    max_tokens_per_row: int | None = same("max_tokens_per_row")
+    layout: str = same("layout")
     log_metrics: str = same("log_metrics")
     accept_bias: bool = same("accept_bias")
     accept_missing: bool = same("accept_missing")
@@ -328,23 +304,12 @@ class RowSettings:
 class AsyncSettings(DrawSettings):
     """Fields that ``DPPOAsyncConfig`` adds to TRL's ``AsyncGRPOConfig``."""
 
-    method: str = same(
-        "method",
-        text="What is dropped and how: `dppo` (the default), `dppo_threshold`, `infobatch`, `cppo`, ...; `grpo` skips "
-        "only what has no gradient. The objective is that of TRL's trainer, so methods with one of their own are "
-        "refused. `package.module:name` is a method of your own: its pruning is used (dppo docs extending).",
-    )
     loss_type: str = setting(
         "dapo",
         "What a step's loss is divided by: `dapo`, its tokens as rolled out, which is TRL's; or `dr_grpo`, its "
         "completions times max_completion_length, which stays exact if prompts are pruned.",
         choices=("dapo", "dr_grpo"),
         remembered=UPDATE,
-    )
-    rollout_cost: float | None = same(
-        "rollout_cost",
-        text="Cost of a generated token over one that is trained on, >= 0: `auto` drops fewer completions if rollouts "
-        "are dear. Default: 1.",
     )
     shuffle_dataset: bool = setting(
         True,
@@ -359,21 +324,6 @@ class AsyncSettings(DrawSettings):
 class VerlSettings(DrawSettings):
     """Options of pruning on verl, by the names they have in ``DPPOConfig``."""
 
-    method: str = same(
-        "method",
-        text="What is dropped and how: `dppo` (the default), `dppo_threshold`, `infobatch`, `dppo_history`, ...; "
-        "`grpo` skips only what has no gradient. `package.module:name` is a method of your own: its pruning is used "
-        "as it is, and the objective is that of verl's options (dppo docs extending).",
-    )
-    head_prune_rate: float | None = same(
-        "head_prune_rate",
-        text="Refused above 0: verl's engine computes the head for every token of a row, so nothing would be saved.",
-    )
-    rollout_cost: float | None = same(
-        "rollout_cost",
-        text="Cost of a generated token over one that is scored and trained on, >= 0: `auto` drops fewer completions "
-        "if rollouts are dear. Default: 1.",
-    )
     seed: int = setting(0, "Of the order of prompts and of all draws, >= 0.", range="[0, inf)")
     layout: str = setting(
         "packed",
