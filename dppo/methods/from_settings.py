@@ -21,10 +21,7 @@ LEAST = 0.02
 
 
 def with_rollout_cost(method: Method, cost: float | None) -> Method:
-    """The method whose levels choose their rates by this cost of a generated token over one trained on, >= 0.
-
-    None leaves the method as it is.
-    """
+    """The method that chooses rates by this cost of a generated token over one trained on, >= 0; None leaves it."""
     for name in ("completions", "tokens"):
         level = getattr(method, name)
         if cost is not None and getattr(level, "auto", None) is not None:

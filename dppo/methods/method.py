@@ -1,7 +1,7 @@
 """A training method as a value: its objective, its pruning, and its biases."""
 
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from torch import Tensor
 
@@ -238,7 +238,7 @@ def combined(objective: Objective, scheme: Scheme, name: str = "") -> Method:
 
     Source: DPPO, arXiv:2603.04135, section 5, on top of GRPO, DAPO and GSPO.
     """
-    parts = {part: value for part in PARTS if (value := getattr(objective, part)) is not None}
+    parts: dict[Part, Any] = {part: value for part in PARTS if (value := getattr(objective, part)) is not None}
     own: list[Objective | Scheme] = [] if scheme is UNPRUNED else [scheme]
     if parts or not own:  # an objective without parts adds nothing to a scheme
         own.append(objective)
