@@ -23,10 +23,8 @@ from dppo.types import Completions, Rewards
 def optimal_value(reward_PG: Tensor, *, beta: float) -> Tensor:
     """(P,) float64 ``beta log mean_i exp(r_i / beta)``: the best value of each prompt within reach of a reference.
 
-    ``reward_PG`` (P, G) are finite rewards of completions that the reference sampled. ``beta`` > 0 has their unit and
-    is 0.5 in the paper. The value lies between the mean (large beta) and the largest reward (small beta).
-
-    Source: A*-PO (arXiv:2505.20686), stage 1.
+    ``reward_PG`` (P, G) are finite rewards of completions that the reference sampled. ``beta`` > 0 has their unit; in
+    the paper, stage 1, it is 0.5. The value lies between the mean (large beta) and the largest reward (small beta).
     """
     check_range("optimal_value", "beta", beta, "(0, inf)", "beta=0.5")
     if reward_PG.dim() != 2 or not reward_PG.shape[1] or not reward_PG.isfinite().all():

@@ -3,11 +3,10 @@
 from dataclasses import replace
 from fractions import Fraction
 
-import torch
 from torch import Tensor
 
 from dppo.methods.method import Objective, Scheme
-from dppo.methods.ranking import Ranking, kept_share, largest, mean_of_kept, one_each
+from dppo.methods.ranking import Ranking, one_each
 from dppo.objective import BNPO, GRPO_MEAN
 from dppo.pruning import KEPT_MEAN, UNWEIGHTED, absolute_advantage
 
@@ -19,19 +18,13 @@ def all_but_dropped(completions: int, dropped: Fraction) -> int:
 
 def kept_tokens(keep_N: Tensor, tokens_N: Tensor, group_N: Tensor) -> Tensor:
     """(N,) weights that turn a sum over the step's tokens into the mean over groups of means over their kept tokens."""
-    group, number_N = group_N.unique(return_inverse=True)
-    tokens_Q = torch.zeros(len(group), dtype=torch.float64).index_add_(0, number_N, tokens_N * keep_N)
-    return keep_N.double() * (tokens_N.sum() / max(len(group), 1) / tokens_Q.clamp_min(1)[number_N])
+    number_N = group_N.unique(return_inverse=True)[1]
+    tokens_Q = number_N.bincount(tokens_N * keep_N)
+    return keep_N.double() * (tokens_N.sum() / max(len(tokens_Q), 1) / tokens_Q.clamp_min(1)[number_N])
 
 
 _SMALL = "completions with a small score are never kept ({}), so their gradient is missing from every step"
-_LARGEST = Ranking(
-    score=absolute_advantage,
-    choose=largest,
-    count=kept_share,
-    weigh=mean_of_kept,
-    reasons=(_SMALL.format("the largest"), KEPT_MEAN.bias),
-)
+_LARGEST = Ranking(score=absolute_advantage, reasons=(_SMALL.format("the largest"), KEPT_MEAN.bias))
 
 CPPO = Scheme(
     name="cppo",

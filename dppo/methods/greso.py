@@ -96,9 +96,8 @@ class StreakSkipping:
     def learn(self, learned: Exploration, rewards: Rewards, *, epochs: float) -> tuple[Tensor, Exploration]:
         """(Q,) EASY, HARD or NEITHER of all groups rolled out, and the exploration of the next step.
 
-        A probability goes down if at least the target share of groups was of its kind, else up, from epoch 2 on.
-
-        Source: GRESO, section 4.2, with the constants of its code.
+        From epoch 2 on (section 4.2) a probability goes down if at least the target share of groups was of its kind,
+        else up.
         """
         seen = rewards.total_N[~rewards.total_N.isnan()].tolist()
         seen += [value for value in (learned.low, learned.high) if value is not None]
@@ -133,7 +132,6 @@ def adaptive(
     """The number of prompts that the round before suggests, times ``margin``; the usual number if no group counted.
 
     It is at most the usual number, and at least the share ``least`` of the groups wanted. A large enough round is last.
-
     Source: GRESO, section 4.3, with the constants of its code.
     """
     if not collected.last_counted:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from dppo.context import StepContext
 from dppo.methods.method import Scheme
-from dppo.methods.ranking import Ranking, kept_share, largest, mean_of_kept
+from dppo.methods.ranking import Ranking, kept_share, largest
 from dppo.objective import AdvantageRule, Statistics
 from dppo.pruning import KEPT_MEAN
 from dppo.types import Completions, Rewards
@@ -26,8 +26,6 @@ def widest(score_G: np.ndarray, kept: int) -> np.ndarray:
     """Places of the ``kept`` scores of largest variance: of scores [0, 1, 5, 6] and 2 kept, places 0 and 3.
 
     They are the i highest and the others from below; of equal variances the smallest i, of equal scores the first.
-
-    Source: PODS, max-variance down-sampling.
     """
     up = np.argsort(score_G, kind="stable")
     centred = score_G[up] - score_G.mean()
@@ -59,7 +57,6 @@ PODS = Scheme(
         score=above_lowest,
         choose=widest,
         count=at_least_two,
-        weigh=mean_of_kept,
         reasons=(
             "completions with a middling reward are never kept (maximum variance), so their gradient is missing "
             "from every step",

@@ -14,10 +14,27 @@ from dppo.pruning import DETERMINISTIC, KEPT_MEAN, Score
 from dppo.typed import check_fields
 from dppo.types import Completions, Draw
 
-MAX_DENOMINATOR = 10**9
-"""Rates are read as the fraction that was meant: 0.9 is 9/10, of which 1 - 0.9 in binary falls short."""
-
 Rivals = Literal["prompt", "process", "step"]
+
+
+def largest(score_G: np.ndarray, kept: int) -> np.ndarray:
+    """Places of the ``kept`` largest scores; of equal ones, the normal case of binary rewards, the first."""
+    return np.argsort(-score_G, kind="stable")[:kept]
+
+
+def kept_share(completions: int, dropped: Fraction) -> int:
+    """``floor(completions * (1 - dropped))``, at least 1, in exact arithmetic."""
+    return max(int(completions * (1 - dropped)), 1)
+
+
+def mean_of_kept(keep_N: Tensor, tokens_N: Tensor, group_N: Tensor) -> Tensor:
+    """(N,) ``N / kept`` where kept: a mean over the survivors."""
+    return KEPT_MEAN.compute(keep_N, keep_N.double())
+
+
+def one_each(keep_N: Tensor, tokens_N: Tensor, group_N: Tensor) -> Tensor:
+    """(N,) 1 where kept, over a denominator that counts all."""
+    return keep_N.double()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,11 +47,11 @@ class Ranking:
     score: Score
     compete: Rivals = "prompt"
     """Completions that compete: those of a prompt, of the process that rolled them out, or all of the step."""
-    choose: Callable[[np.ndarray, int], np.ndarray]
+    choose: Callable[[np.ndarray, int], np.ndarray] = largest
     """``choose(score_G, kept)``: places of the ``kept`` completions among those that compete."""
-    count: Callable[[int, Fraction], int]
+    count: Callable[[int, Fraction], int] = kept_share
     """``count(completions, dropped)``: number of completions kept, given the share to drop."""
-    weigh: Callable[[Tensor, Tensor, Tensor], Tensor]
+    weigh: Callable[[Tensor, Tensor, Tensor], Tensor] = mean_of_kept
     """``weigh(keep_N, tokens_N, group_N) -> weight_N``, float64; completions of one group competed."""
     reasons: tuple[str, ...]
     """Why the choice and the weights are biased, one clause each."""
@@ -72,7 +89,8 @@ class Ranking:
         if group_N is None:  # all compete, also if their processes are not known
             group_N = torch.zeros_like(completions.group_N)
         score_N = self.score(completions).double().numpy()
-        dropped = Fraction(self.rate).limit_denominator(MAX_DENOMINATOR)
+        # The fraction that was meant: 0.9 is 9/10, of which 1 - 0.9 in binary falls short.
+        dropped = Fraction(self.rate).limit_denominator(10**9)
         keep_N = torch.zeros(len(score_N), dtype=torch.bool)
         for group in group_N.unique():
             row_G = (group_N == group).nonzero()[:, 0]
@@ -84,23 +102,3 @@ class Ranking:
     def __str__(self) -> str:
         kept = f"{in_words(self.choose)} kept by {in_words(self.score)} within each {self.compete}, without chance"
         return f"{self.rate:g} of the completions pruned, {kept}"
-
-
-def largest(score_G: np.ndarray, kept: int) -> np.ndarray:
-    """Places of the ``kept`` largest scores; of equal ones, the normal case of binary rewards, the first."""
-    return np.argsort(-score_G, kind="stable")[:kept]
-
-
-def kept_share(completions: int, dropped: Fraction) -> int:
-    """``floor(completions * (1 - dropped))``, at least 1, in exact arithmetic."""
-    return max(int(completions * (1 - dropped)), 1)
-
-
-def mean_of_kept(keep_N: Tensor, tokens_N: Tensor, group_N: Tensor) -> Tensor:
-    """(N,) ``N / kept`` where kept: a mean over the survivors."""
-    return KEPT_MEAN.compute(keep_N, keep_N.double())
-
-
-def one_each(keep_N: Tensor, tokens_N: Tensor, group_N: Tensor) -> Tensor:
-    """(N,) 1 where kept, over a denominator that counts all."""
-    return keep_N.double()

@@ -72,7 +72,7 @@ class RowMethod:
             total_N = count_N.double()[draw.keep_N].sum().expand(len(count_N))
             return total_N.clamp(min=1.0).reciprocal()
         part_N = torch.zeros(len(count_N), dtype=torch.int64) if part_N is None else part_N
-        total_K = torch.zeros(int(part_N.max()) + 1, dtype=torch.float64).index_add(0, part_N, count_N.double())
+        total_K = part_N.bincount(count_N.double())
         return (total_K.clamp(min=1.0)[part_N] * len(part_N.unique())).reciprocal()
 
     def describe(self) -> str:
