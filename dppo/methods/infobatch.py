@@ -1,7 +1,4 @@
-"""InfoBatch, arXiv:2303.04947: prompts below the mean score are pruned at random, and the last epochs are not.
-
-On the rows of a dataset, which it was made for, one draw stands for an epoch.
-"""
+"""InfoBatch, arXiv:2303.04947: rows, or prompts, below the mean score are pruned at random, but in the last epochs."""
 
 from dataclasses import replace
 

@@ -59,7 +59,6 @@ class Objective:
 
     name: str
     paper: str
-    """arXiv number and title."""
     advantages: AdvantageRule | None = None
     token_loss: TokenLoss | None = None
     normaliser: Normaliser | None = None
@@ -152,8 +151,7 @@ class Method(Scheme):
     def biases(self, optimizer_steps: int = 1) -> tuple[str, ...]:
         """Every reason for a biased gradient, one sentence each; empty if it is unbiased.
 
-        ``optimizer_steps`` are those that one draw of prompts is trained in. Clipping of the gradient and Adam are not
-        part of it: docs/estimators.md.
+        ``optimizer_steps`` are those that one draw of prompts is trained in. Of clipping and Adam: docs/estimators.md.
         """
         pruned, uneven, where = self.prompts.rate > 0, self.sizes is not None, "is biased under prompt pruning"
         divides, ratio, mixed = self.normaliser, not self.normaliser.prompt_exact, not self.advantages.prompt_exact

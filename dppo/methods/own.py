@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from dppo.errors import ConfigError, in_words
 from dppo.files import current_folder_first
 from dppo.methods.method import Method
-from dppo.methods.registry import METHODS, ROW_METHODS
+from dppo.methods.registry import METHODS
 from dppo.methods.rows import RowMethod
 from dppo.pruning import PIVOTAL, SCORES
 from dppo.settings import AUTO
@@ -30,18 +30,12 @@ def is_own(name: Any) -> bool:
 
 
 def method_named(name: str) -> Method:
-    """The preset of that name, or the method at ``package.module:name``, looked up in the current folder first."""
-    return _named(name, METHODS, Method)
+    """The preset of that name, or the method at ``package.module:name``."""
+    return imported(name, Method) if is_own(name) else METHODS[name]
 
 
-def row_method_named(name: str) -> RowMethod:
-    """As ``method_named``, for the rows of a dataset."""
-    return _named(name, ROW_METHODS, RowMethod)
-
-
-def _named(name: str, presets: Mapping[str, AnyMethod], kind: type[AnyMethod]) -> AnyMethod:
-    if not is_own(name):
-        return presets[name]
+def imported(name: str, kind: type[AnyMethod]) -> AnyMethod:
+    """The method at ``package.module:name``, looked up in the current folder first."""
     module, _, attribute = name.partition(":")
     try:
         with current_folder_first():

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, get_type_hints
 
 from dppo.errors import did_you_mean, in_words
-from dppo.methods.from_settings import RATES, prunes_anything, schedule_of
+from dppo.methods.from_settings import RATES, prunes_anything, row_rate, schedule_of
 from dppo.methods.method import Method
 from dppo.methods.own import is_own, own_settings, settle
 from dppo.methods.registry import METHODS, ROW_METHODS
@@ -30,10 +30,6 @@ ROW_CHOICES = CHOICES | {
     "sampling_design": tuple(name for name, each in DESIGNS.items() if each.unbiased and each.fixed_size),
 }
 """The same of trainers on the rows of a dataset."""
-OBJECTIVE = ("token_loss", "normaliser", "kl", "beta", "entropy_coef", "statistics", "advantages")
-"""Parts of a method that are its objective."""
-FEW = 16
-"""Most choices that an error lists; for more it names the page."""
 
 
 def setting_problems(
@@ -64,7 +60,7 @@ def setting_problems(
             problems.append(f"{name}={shown} must be in {told.range}{words}. Try {advice}.")
         elif allowed and not told.range:
             known = f"Write one of {', '.join(map(repr, allowed))}."
-            if len(allowed) > FEW:
+            if len(allowed) > 16:  # too many to list
                 known = f"The {len(allowed)} there are: dppo docs methods."
             problems.append(f"{name}={value!r} is not known. {did_you_mean(value, allowed)}{known}")
     return problems
@@ -102,7 +98,8 @@ def completed(args: Any, base: Method) -> list[str]:
 def own_objective(method: Method) -> list[str]:
     """Parts of the objective that a method fixes or changes, by the name of its field."""
     plain = Method(name="plain", paper="")
-    return [name for name in OBJECTIVE if name in method.fixes or getattr(method, name) != getattr(plain, name)]
+    parts = ("token_loss", "normaliser", "kl", "beta", "entropy_coef", "statistics", "advantages")
+    return [name for name in parts if name in method.fixes or getattr(method, name) != getattr(plain, name)]
 
 
 def read_rates(args: Any) -> None:
@@ -182,11 +179,15 @@ def _schedule_problems(args: Any, own: Schedule) -> list[str]:
 
 
 def row_problems(args: Any) -> list[str]:
-    """One sentence per setting of draws among rows that has no effect."""
+    """One sentence per setting of draws among rows that has no effect, or that contradicts another."""
     base, design = ROW_METHODS[args.method], f"sampling_design={args.sampling_design!r}"
     each = f"method={args.method!r} draws each row of an epoch by itself, and {design} is another draw. Leave it out."
     unread = base.per_epoch and args.sampling_design != PIVOTAL.name
-    return _schedule_problems(args, base.schedule) + [each] * unread
+    problems = _schedule_problems(args, base.schedule) + [each] * unread
+    if args.prune_floor is not None:
+        rate = row_rate(args)
+        problems += floor_problems(args.prune_floor, rate, "prune_floor", f"row_prune_rate={rate:g} keeps")
+    return problems
 
 
 def bias_problems(args: Any, reasons: Collection[str]) -> list[str]:

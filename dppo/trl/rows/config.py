@@ -8,10 +8,9 @@ import datasets
 
 from dppo.errors import ConfigError, DataError, raise_problems
 from dppo.methods import RowMethod
-from dppo.methods.from_settings import row_method, row_rate
-from dppo.methods.own import is_own, row_method_named, settle
+from dppo.methods.from_settings import row_method
+from dppo.methods.own import imported, is_own, settle
 from dppo.methods.settings import ROW_CHOICES, bias_problems, row_problems, setting_problems
-from dppo.pruning.level import floor_problems
 from dppo.settings import DEFAULT_METHOD, RowSettings
 from dppo.trl.served import DEEPSPEED, ranges_of, served_in_rows
 from dppo.typed import NamedFields
@@ -46,7 +45,7 @@ class RowConfig(NamedFields, RowSettings):
         """The ``RowMethod`` of a run: ``own``, or the one that ``method`` names, completed by these settings."""
         if own is not None:
             return own
-        return row_method_named(self.method) if is_own(self.method) else row_method(self)
+        return imported(self.method, RowMethod) if is_own(self.method) else row_method(self)
 
     def with_method(self, method: RowMethod | str) -> Self:
         """A copy for another method, which no setting may contradict. Settings that were left out get its values."""
@@ -64,13 +63,10 @@ class RowConfig(NamedFields, RowSettings):
         """Check settings against ``own``, or against the method that they name."""
         if own is None and is_own(self.method):
             own = self.build_method()
-        if own is not None:
-            problems = settle(self, own, {"row_prune_rate": own.rows.rate, "row_score": own.score})
+        if own is None:
+            self._refuse(row_problems(self))
         else:
-            problems, rate = row_problems(self), row_rate(self)
-            if self.prune_floor is not None:
-                problems += floor_problems(self.prune_floor, rate, "prune_floor", f"row_prune_rate={rate:g} keeps")
-        self._refuse(problems)
+            self._refuse(settle(self, own, {"row_prune_rate": own.rows.rate, "row_score": own.score}))
         self._refuse(bias_problems(self, self.build_method(own).biases))
 
     def _refuse(self, problems: list[str]) -> None:
