@@ -76,10 +76,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def raise_problems(where: str, problems: list[str]) -> None:
-    """Raise one ``ConfigError`` about ``where``, such as ``"DPPOConfig"``, that lists all problems; return without any.
-
-    A problem is one sentence: the setting, its value, the allowed range, a value that works.
-    """
+    """Raise one ``ConfigError`` with all problems of ``where``, such as ``"DPPOConfig"``; return if there are none."""
     if problems:
         count = f"{len(problems)} problem" + ("s" if len(problems) > 1 else "")
         raise ConfigError(f"{where}: {count}\n  - " + "\n  - ".join(problems))

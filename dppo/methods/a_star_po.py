@@ -36,8 +36,7 @@ def optimal_value(reward_PG: Tensor, *, beta: float) -> Tensor:
 def value_advantages(rewards: Rewards, context: StepContext) -> Tensor:
     """(N,) float64 total reward minus the value of the prompt, stage 2 of A*-PO; 0 without any reward."""
     if context.value_Q is None:
-        estimate = "Estimate them: python examples/prompt_values.py CONFIG.yaml, then set prompt_values: FILE."
-        raise ConfigError(f"these advantages need the value of every prompt, and none are given. {estimate}")
+        raise ConfigError("advantages need prompt_values: FILE. Write it: python examples/prompt_values.py CONFIG.yaml")
     return (rewards.total_N - context.value_Q[rewards.group_N]).nan_to_num(0.0)
 
 
@@ -54,8 +53,7 @@ def squared_log_ratio(tokens: Tokens) -> Tensor:
 
 def _log_ratio(tokens: Tokens) -> Tensor:
     if tokens.ref_logp_BT is None:
-        needs = "a regression on the log-ratio needs ref_logp_BT, the reference policy's log-probabilities"
-        raise ConfigError(f"{needs}: pass them, with a beta above 0.")
+        raise ConfigError("a regression on the log-ratio needs ref_logp_BT of the reference: pass it, with beta > 0.")
     return (tokens.logp_BT - tokens.ref_logp_BT).masked_fill(tokens.mask_BT == 0, 0.0)
 
 

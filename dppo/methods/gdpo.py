@@ -15,8 +15,7 @@ def decoupled_advantages(rewards: Rewards, context: StepContext = NOTHING_KNOWN)
     """(N,) float64 sum over functions of weight times the reward normalised within its group, over the batch deviation.
 
     It is 0 for completions that no function scored, and in groups of zero variance under every function. The mean of
-    the batch, which the paper subtracts, is 0. ``EPS`` is added to every standard deviation, as in TRL's
-    ``normalize_then_sum``.
+    the batch, which the paper subtracts, is 0. ``EPS`` is added to every standard deviation, as in TRL.
     """
     group_N, precision = rewards.group_N, torch.finfo(rewards.reward_NF.dtype).eps
     weight_F = torch.ones(rewards.reward_NF.shape[1]) if rewards.weight_F is None else rewards.weight_F

@@ -96,8 +96,7 @@ class StreakSkipping:
     def learn(self, learned: Exploration, rewards: Rewards, *, epochs: float) -> tuple[Tensor, Exploration]:
         """(Q,) EASY, HARD or NEITHER of all groups rolled out, and the exploration of the next step.
 
-        From epoch 2 on (section 4.2) a probability goes down if at least the target share of groups was of its kind,
-        else up.
+        From epoch 2 on a probability falls if the target share of groups was of its kind, else it rises (section 4.2).
         """
         seen = rewards.total_N[~rewards.total_N.isnan()].tolist()
         seen += [value for value in (learned.low, learned.high) if value is not None]

@@ -19,7 +19,6 @@ ALL_COMPLETIONS = Pruning(score=advantage_with_length)
 """Keeps every completion with a gradient; ranks them for the history."""
 
 Part = Literal["advantages", "token_loss", "normaliser", "kl"]
-"""A part of an objective."""
 PARTS: tuple[Part, ...] = get_args(Part)
 ROUTER_BIAS = "the router loss is biased under pruning: it is a product of two means over what is kept"
 

@@ -43,8 +43,7 @@ def imported(name: str, kind: type[AnyMethod]) -> AnyMethod:
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(f"method={name!r} cannot be imported: {error}. Write package.module:name.") from error
     if not isinstance(found, kind):
-        kinds = f"is of type {type(found).__name__}, expected a {kind.__name__}"
-        raise ConfigError(f"method={name!r} {kinds}. See dppo docs extending.")
+        raise ConfigError(f"method={name!r} is a {type(found).__name__}, not a {kind.__name__}: dppo docs extending.")
     return found
 
 

@@ -85,8 +85,7 @@ class Ranking:
         if self.rate == 0 or not live_N.any():
             return Draw.whole(live_N)
         rivals = {"prompt": completions.group_N, "process": completions.process_N}
-        group_N = rivals.get(self.compete)
-        if group_N is None:  # all compete, also if their processes are not known
+        if (group_N := rivals.get(self.compete)) is None:  # all compete, also if their processes are not known
             group_N = torch.zeros_like(completions.group_N)
         score_N = self.score(completions).double().numpy()
         # The fraction that was meant: 0.9 is 9/10, of which 1 - 0.9 in binary falls short.

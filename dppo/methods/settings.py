@@ -174,8 +174,7 @@ def fill_problems(args: Any) -> list[str]:
 def _schedule_problems(args: Any, own: Schedule) -> list[str]:
     """The sentence that refuses an end of constant rates."""
     wrong = args.prune_until != FULL_SHARE and schedule_of(args, own) is constant
-    until = f"prune_until={args.prune_until:g}"
-    return [f"{until}, and the rates are constant. Write prune_schedule: stop, or leave it out."] * wrong
+    return [f"prune_until={args.prune_until:g}, and the rates are constant. Write prune_schedule: stop."] * wrong
 
 
 def row_problems(args: Any) -> list[str]:
