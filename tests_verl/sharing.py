@@ -36,7 +36,8 @@ def batch(groups=GROUPS, *, temperature=1.0, max_tokens=256, mini_batch=None):
     }
     columns["advantages"] = [torch.full((len(m),), float(torch.randn((), generator=rng))) for m in mask]
     data = TensorDict({name: jagged(values) for name, values in columns.items()}, batch_size=len(rows))
-    data[WEIGHT] = torch.rand(len(rows), generator=rng) + 0.5
+    weight_B = torch.rand(len(rows), generator=rng) + 0.5
+    data[WEIGHT] = jagged([weight.expand(len(m)) for weight, m in zip(weight_B, mask, strict=True)])
     options = {"temperature": temperature, "calculate_entropy": True, "global_batch_size": len(rows), "epochs": 1}
     options |= {"seed": 0, "mini_batch_size": mini_batch or len(rows), "dataloader_kwargs": {"shuffle": False}}
     options |= {"max_token_len_per_gpu": max_tokens, "compute_loss": False}

@@ -21,7 +21,7 @@ RATIOS = ("algorithm.rollout_correction.rollout_is=token",)
 REWARDS = (1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 0.0)
 PROB_N = torch.tensor([1.0, 0.5, 0.5, 1.0, 0.25, 0.75, 1.0, 1.0], dtype=torch.float64)
 OF_PASSES = ("log_probs", "entropy", "old_log_probs", "ref_log_prob", "advantages", "returns", "rollout_is_weights")
-OF_PASSES += ("pruning_weight", "pruning_token_weight", "token_level_rewards")
+OF_PASSES += ("pruning_weight", "token_level_rewards")
 
 
 @dataclass(frozen=True)

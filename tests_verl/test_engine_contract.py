@@ -78,6 +78,11 @@ def configured(actor, loss_mode, mode, term):
     return partial(ppo_loss, config=actor), partial(weighted_ppo_loss, config=actor)
 
 
+def of_tokens(row_B, weight_B):
+    """The weight of each row for each of its completion tokens."""
+    return jagged([torch.full((LENGTHS[row][1],), float(w)) for row, w in zip(row_B, weight_B, strict=True)])
+
+
 def bias(engine, loss, full, weight_of, by_tokens, name=WEIGHT):
     """Distance of the mean over every draw from the full batch's gradient, relative to it."""
     prompt_N, tokens_N = torch.tensor(LENGTHS).T
@@ -87,7 +92,7 @@ def bias(engine, loss, full, weight_of, by_tokens, name=WEIGHT):
     for chance, keep_N in all_draws(PROB_N):
         tokens_U = tokens_N.sum()[None].double() if by_tokens else None
         placement = place((keep_N / PROB_N)[None], rows, 1, tokens_U=tokens_U)
-        values = weight_of(placement)
+        values = of_tokens(placement.row_B, weight_of(placement))
         mean += chance * gradient(engine, loss, placement.row_B, **{name: values}).double()
     return float((mean - full).norm() / full.norm())
 
@@ -97,7 +102,9 @@ def test_weights_of_one_give_verls_gradient_and_drawn_ones_its_mean(engine, loss
     stock, ours = configured(engine[1], loss_mode, mode, term)
     everything = list(range(len(LENGTHS)))
     full = gradient(engine, stock, everything)
-    assert torch.equal(gradient(engine, ours, everything, **{WEIGHT: torch.ones(len(LENGTHS))}), full)
+    assert torch.equal(
+        gradient(engine, ours, everything, **{WEIGHT: of_tokens(everything, [1.0] * len(everything))}), full
+    )
     assert full.norm() > 1e-3
     found = bias(engine, ours, full, lambda placement: placement.weight_B, by_tokens=mode == "token-mean")
     print(f"{loss_mode} {mode} {term}: bias {found:.1e}")
@@ -109,12 +116,7 @@ def test_verls_own_weights_alone_are_biased_and_the_check_above_sees_it(engine, 
     """``rollout_is_weights`` reach the policy term only, and know nothing of the tokens that are sent."""
     stock, _ = configured(engine[1], "vanilla", mode, term)
     full = gradient(engine, stock, list(range(len(LENGTHS))))
-
-    def by_tokens(placement):
-        weights = zip(placement.row_B, placement.weight_B.tolist(), strict=True)
-        return jagged([torch.full((LENGTHS[row][1],), weight) for row, weight in weights])
-
-    found = bias(engine, stock, full, by_tokens, by_tokens=False, name="rollout_is_weights")
+    found = bias(engine, stock, full, lambda found: found.weight_B, by_tokens=False, name="rollout_is_weights")
     print(f"rollout_is_weights {mode} {term}: bias {found:.1e}")
     assert found > 0.02
 

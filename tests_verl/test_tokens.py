@@ -195,7 +195,9 @@ def test_wrong_twin_a_cut_that_the_update_does_not_see_is_seen(toy, monkeypatch)
     weighted = PrunedTrainer._weighted
 
     def of_rows_alone(self, placement, rows):
-        return weighted(self, replace(placement, rows=replace(placement.rows, weight_NT=None)), rows)
+        completion_N = torch.tensor([tag["response_len"] for tag in self.dispatched.whole.tags])
+        whole = replace(placement.rows, weight_NT=None, completion_N=completion_N)
+        return weighted(self, replace(placement, rows=whole), rows)
 
     monkeypatch.setattr(PrunedTrainer, "_rows_of", whole_rows)
     monkeypatch.setattr(PrunedTrainer, "_weighted", of_rows_alone)

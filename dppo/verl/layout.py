@@ -81,6 +81,13 @@ class Placement:
     fillers: int = 0
     """Rows that only fill gaps."""
 
+    @property
+    def token_weights(self) -> list[Tensor]:
+        """B tensors (C_k,) float32, the weight of the gradient of each completion token that is forwarded."""
+        all_NT, ends = torch.ones(self.rows.scored_NT.shape), self.rows.completion_N.tolist()
+        weight_NT = all_NT if self.rows.weight_NT is None else self.rows.weight_NT.float()
+        return [w * weight_NT[row, : ends[row]] for row, w in zip(self.row_B, self.weight_B, strict=True)]
+
 
 def place(
     weight_UN: Tensor, rows: Prefixes, ranks: int, *, tokens_U: Tensor | None = None, scale: float = 1.0

@@ -16,9 +16,7 @@ from verl.workers.utils.padding import no_padding_2_padding  # pyright: ignore[r
 from dppo.verl.layout import scaled_gradient
 
 WEIGHT = "pruning_weight"
-"""The field of a batch with one weight per row."""
-TOKEN_WEIGHT = "pruning_token_weight"
-"""The field with one weight per completion token, beside that of its row, if some are left out."""
+"""The field of a batch with the weight of each completion token, nested (B, completion tokens); 0 if it is left out."""
 
 
 def weighted_ppo_loss(config: Any, model_output: Any, data: Any, dp_group: Any = None) -> tuple[Tensor, dict[str, Any]]:
@@ -27,8 +25,7 @@ def weighted_ppo_loss(config: Any, model_output: Any, data: Any, dp_group: Any =
     Args:
         config: verl's ``ActorConfig``.
         model_output: ``log_probs``, and ``entropy`` if it is computed: nested (B, tokens of each row).
-        data: verl's micro-batch, with ``pruning_weight`` (B,), and ``pruning_token_weight``, nested (B, completion
-            tokens of each row), if tokens are left out.
+        data: verl's micro-batch, with ``WEIGHT``.
         dp_group: as for ``ppo_loss``.
 
     Raises:
@@ -38,9 +35,8 @@ def weighted_ppo_loss(config: Any, model_output: Any, data: Any, dp_group: Any =
     """
     weighted = dict(model_output)
     for name in ("log_probs", "entropy"):
-        value = weighted.get(name)
-        if value is not None:
-            scaled = scaled_gradient(value.values(), _factors(data, value))
+        if (value := weighted.get(name)) is not None:
+            scaled = scaled_gradient(value.values(), _factors(data[WEIGHT], value))
             weighted[name] = torch.nested.nested_tensor_from_jagged(scaled, value.offsets())
     loss, metrics = ppo_loss(config=config, model_output=weighted, data=data, dp_group=dp_group)
     with torch.no_grad():
@@ -50,11 +46,8 @@ def weighted_ppo_loss(config: Any, model_output: Any, data: Any, dp_group: Any =
 
 def _weighted_terms(config: Any, model_output: Any, data: Any, metrics: dict[str, Any]) -> dict[str, Any]:
     """Means of the KL term and the entropy bonus over all rows, estimated from the kept ones as their gradients are."""
-    padded = data.select("response_mask", "ref_log_prob", TOKEN_WEIGHT, strict=False).to_padded_tensor()
-    mask_BT, weight_BT = padded["response_mask"].bool(), data[WEIGHT][:, None]
-    if TOKEN_WEIGHT in padded:
-        weight_BT = weight_BT * padded[TOKEN_WEIGHT]
-    terms = {}
+    padded, terms = data.select("response_mask", "ref_log_prob", WEIGHT, strict=False).to_padded_tensor(), {}
+    mask_BT, weight_BT = padded["response_mask"].bool(), padded[WEIGHT]
     if config.use_kl_loss:
         logp_BT = no_padding_2_padding(model_output["log_probs"], data)
         terms["kl_loss"] = kl_penalty(logp_BT, padded["ref_log_prob"], config.kl_loss_type)
@@ -67,15 +60,11 @@ def _weighted_terms(config: Any, model_output: Any, data: Any, metrics: dict[str
     return found
 
 
-def _factors(data: Any, value: Any) -> Tensor:
-    """(tokens of all rows,) weight of the gradient of each entry of a nested output of the model."""
-    length_B = value.offsets().diff()
-    factor = data[WEIGHT].to(value.values()).repeat_interleave(length_B, output_size=len(value.values()))
-    if TOKEN_WEIGHT not in data:
-        return factor
+def _factors(weight: Tensor, value: Any) -> Tensor:
+    """(tokens of all rows,) weight of the gradient of each entry of ``value``, a nested output of the model."""
     # The output for a token is at the place before it. Those for prompt tokens are in no loss: their weight is 0.
-    of_tokens = [
+    factors = [
         torch.nn.functional.pad(weight_T, (length - len(weight_T) - 1, 1))
-        for weight_T, length in zip(data[TOKEN_WEIGHT].unbind(), length_B.tolist(), strict=True)
+        for weight_T, length in zip(weight.unbind(), value.offsets().diff().tolist(), strict=True)
     ]
-    return factor * torch.cat(of_tokens).to(factor)
+    return torch.cat(factors).to(value.values())

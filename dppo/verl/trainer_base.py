@@ -33,7 +33,7 @@ from dppo.step.in_flight import Requested
 from dppo.verl import batch as queue
 from dppo.verl.checkpoint import load, resumed_folder, save, settings_to_save
 from dppo.verl.layout import Placement, rows_needed
-from dppo.verl.loss import TOKEN_WEIGHT, WEIGHT, weighted_ppo_loss
+from dppo.verl.loss import WEIGHT, weighted_ppo_loss
 from dppo.verl.prompts import examples, prompt_source
 from dppo.verl.settings import WHERE, biases, keeps_all, lines, method_of, read_settings
 from dppo.verl.support import FILTER, ROW_ENGINES, check_verl_version, order_lines, unsupported_options, waits_for
@@ -288,11 +288,7 @@ class PrunedTrainer(PPOTrainer):
 
     def _weighted(self, placement: Placement, rows: Any) -> Any:
         """The rows of a pass, with their weights in the queue."""
-        fields, cut = {WEIGHT: placement.weight_B}, placement.rows
-        if cut.weight_NT is not None:
-            ends = zip(placement.row_B, cut.completion_N[placement.row_B].tolist(), strict=True)
-            fields[TOKEN_WEIGHT] = queue.jagged([cut.weight_NT[row, :end].float() for row, end in ends])
-        kept = queue.write(rows, fields)
+        kept = queue.write(rows, {WEIGHT: queue.jagged(placement.token_weights)})
         kept.extra_info.update(self.dispatched.whole.extra_info)
         return kept
 
