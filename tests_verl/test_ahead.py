@@ -220,12 +220,12 @@ def test_a_run_that_ends_after_a_checkpoint_goes_on_from_it_bit_for_bit(toy, mod
     assert sorted(before + flying) == sorted(asked)  # asked again: what was not back, once each
 
     state = tmp_path / "global_step_3" / "dppo_state.json"
-    found = json.loads(state.read_text())
+    found = unsealed(json.loads(state.read_text()))
     session = unsealed(found["session"])
     for flight in session["in_flight"]["flights"]:  # wrong: with the probability of nobody
         flight["weight"] = 1.0
     found["session"] = sealed(session)
-    state.write_text(json.dumps(found))
+    state.write_text(json.dumps(sealed(found)))
     wrong = trainer(toy, mode, *options, agents=Late)
     train(wrong, 2)
     assert not torch.equal(parameters(alone), parameters(wrong))

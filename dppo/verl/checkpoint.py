@@ -4,16 +4,14 @@ It is written before verl's part, so each folder that verl resumes from has it. 
 """
 
 import warnings
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from dppo.errors import CheckpointError, FileError
-from dppo.files import read_json, write_json
+from dppo.files import read_json, sealed, unsealed, write_json
 from dppo.methods.own import is_own, method_named, parts_in_words
 from dppo.session import Session
 from dppo.step.resumed import changed, remembered, warn_of
-from dppo.typed import Checked
 from dppo.verl.settings import PruningSettings
 from dppo.verl.support import ACTOR, ROLLOUT, Get
 
@@ -32,17 +30,6 @@ OF_VERL = [f"{section}.{name}" for section, names in SECTIONS.items() for name i
 """Options of verl that prompts and draws depend on."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class VerlState(Checked):
-    """The state of a run, beside what verl saves."""
-
-    step: int
-    """``global_steps`` done: the clock of the history."""
-    session: dict[str, Any]
-    settings: dict[str, Any]
-    """From ``settings_to_save``; a resumed run warns of those that changed."""
-
-
 def settings_to_save(settings: PruningSettings, get: Get, ranks: int) -> dict[str, Any]:
     """Settings, as JSON has them, that a resumed run should share; ``ranks`` are data-parallel."""
     own = parts_in_words(method_named(settings.method)) if is_own(settings.method) else {}
@@ -52,15 +39,13 @@ def settings_to_save(settings: PruningSettings, get: Get, ranks: int) -> dict[st
 def save(folder: Path, session: Session, step: int, settings: dict[str, Any]) -> None:
     """Write our part into ``global_step_N``; the state comes last."""
     folder.mkdir(parents=True, exist_ok=True)
-    state = VerlState(step=step, session=session.save(folder), settings=settings)
-    write_json(folder / STATE_FILE, asdict(state))
+    write_json(folder / STATE_FILE, sealed({"step": step, "session": session.save(folder), "settings": settings}))
 
 
 def load(folder: Path, session: Session, step: int, settings: dict[str, Any]) -> None:
-    """Read our part of ``global_step_N``, the checkpoint after ``step``, into ``session``; warn of changed settings.
+    """Read our part of the checkpoint after ``step`` into ``session``, and warn of changed settings.
 
-    Raises:
-        CheckpointError: our part is damaged, of another step, or has prompts in flight that this trainer would lose.
+    It is a ``CheckpointError`` if that is damaged, of another step, or has prompts in flight that would be lost.
     """
     path = folder / STATE_FILE
     if not path.exists():
@@ -71,24 +56,22 @@ def load(folder: Path, session: Session, step: int, settings: dict[str, Any]) ->
         )
         return
     try:
-        state = VerlState(**read_json(path, advice=""))
-    except (FileError, TypeError, ValueError) as error:
-        raise CheckpointError(
-            f"{path} is damaged ({error}). Resume from an earlier one: trainer.resume_mode=resume_path "
-            "trainer.resume_from_path=.../global_step_N."
-        ) from error
-    if state.step != step:
-        raise CheckpointError(
-            f"{path} is of step {state.step}, and the folder of step {step}. Resume from a folder that was not mixed."
-        )
-    warn_of(changed(state.settings, settings))
-    flights = (state.session.get("in_flight") or {}).get("flights")
+        state = unsealed(read_json(path, advice=""))
+    except (FileError, ValueError) as error:
+        earlier = "trainer.resume_mode=resume_path trainer.resume_from_path=.../global_step_N"
+        raise CheckpointError(f"{path} is damaged ({error}). Resume from an earlier one: {earlier}.") from error
+    if (of_step := state["step"]) != step:
+        mixed = f"{path} is of step {of_step}, and the folder of step {step}"
+        raise CheckpointError(f"{mixed}. Resume from a folder that was not mixed.")
+    warn_of(changed(state["settings"], settings))
+    flights = (state["session"]["in_flight"] or {}).get("flights")
     if flights and session.in_flight is None:
-        raise CheckpointError(
-            f"{folder} has {len(flights)} prompts in flight, and this trainer requests none ahead: they would be lost. "
-            f"Resume with trainer.v1.trainer_mode={NAME}_{state.settings['trainer.v1.trainer_mode']}."
+        lost = (
+            f"{folder} has {len(flights)} prompts in flight, and this trainer requests none ahead: they would be lost"
         )
-    session.load(folder, state.session)
+        mode = f"{NAME}_{state['settings']['trainer.v1.trainer_mode']}"
+        raise CheckpointError(f"{lost}. Resume with trainer.v1.trainer_mode={mode}.")
+    session.load(folder, state["session"])
 
 
 def resumed_folder(step: int, trainer: Any) -> Path:
