@@ -1,7 +1,7 @@
 """verl's FSDP engines on rows of segments: each forward pass has the prompt of a group once.
 
-verl's trainer, worker, loss and optimizer are as they were. Outputs go back as verl has them: nested, as long as
-prompt and completion, in the order of the rows. At prompt tokens, which no loss reads, they are 0.
+Outputs go back as verl has them: nested, as long as prompt and completion, in the order of the rows. At prompt tokens,
+which no loss reads, they are 0.
 """
 
 import copy
@@ -14,6 +14,7 @@ from tensordict import TensorDict  # pyright: ignore[reportMissingImports]
 from torch import Tensor
 from verl.utils import tensordict_utils  # pyright: ignore[reportMissingImports]
 from verl.utils.device import get_device_id, get_device_name  # pyright: ignore[reportMissingImports]
+from verl.utils.seqlen_balancing import restore_dynamic_batch  # pyright: ignore[reportMissingImports]
 from verl.workers.engine import EngineRegistry  # pyright: ignore[reportMissingImports]
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead  # pyright: ignore[reportMissingImports]
 
@@ -35,27 +36,16 @@ OTHERWISE = f"Write {WHERE}.layout=packed."
 
 @EngineRegistry.register(model_type="language_model", backend=[*ROW_ENGINES.values()], device="cuda")
 class RowsEngine(FSDPEngineWithLMHead):
-    """verl's FSDP or FSDP2 engine, whose micro-batches are rows of segments.
-
-    Raises:
-        ConfigError: a model that rows cannot serve.
-    """
+    """verl's FSDP or FSDP2 engine, whose micro-batches are rows of segments; ``ConfigError`` if rows cannot serve."""
 
     kernel: Kernel | None = None
     """The kernel of attention, once the model was checked."""
-    tokens: int = 0
-    """Tokens of all forward passes so far, self-checks aside."""
 
     def __init__(self, model_config: Any, engine_config: Any, optimizer_config: Any, checkpoint_config: Any) -> None:
         engine_config = copy.copy(engine_config)
         stock = {ours: verls for verls, ours in ROW_ENGINES.items()}[engine_config.strategy]
         object.__setattr__(engine_config, "strategy", stock)  # verl reads it to wrap the model
         super().__init__(model_config, engine_config, optimizer_config, checkpoint_config)
-        if self.use_ulysses_sp:
-            raise ConfigError(
-                f"ulysses_sequence_parallel_size={self.ulysses_sequence_parallel_size}: attention over rows is not "
-                f"sharded. Write ulysses_sequence_parallel_size=1, or {WHERE}.layout=packed."
-            )
 
     def _build_module(self) -> Any:
         """verl's model, not yet wrapped, with attention over rows and a head that makes no logits."""
@@ -82,10 +72,8 @@ class RowsEngine(FSDPEngineWithLMHead):
         kept = tensordict_utils.get_non_tensor_data(data, "return_model_output", False)
         tensordict_utils.assign_non_tensor(batches, **settings, return_model_output=kept)
         found = super().forward_backward_batch(batches, loss_function, forward_only)
-        order = torch.tensor([row for place in self._places for row in place]).argsort().tolist()
         for name, value in found["model_output"].items():
-            rows = value.unbind()
-            found["model_output"][name] = jagged([rows[at] for at in order])
+            found["model_output"][name] = restore_dynamic_batch(value, self._places)
         return found
 
     def forward_step(self, micro_batch: Any, loss_function: Any, forward_only: bool) -> Any:
@@ -93,7 +81,6 @@ class RowsEngine(FSDPEngineWithLMHead):
         place = self._places[int(micro_batch[PLACE])]
         row, device = self._sequences.row(place), torch.device(get_device_name())
         self._row = row.moved(on_device(row.indices, device))
-        self.tokens += row.segments.total
         rows = tensordict_utils.index_select_tensor_dict(self._data, place)
         counted = {name: micro_batch[name] for name in ("batch_num_tokens", "dp_size", "sp_size")}
         tensordict_utils.assign_non_tensor(rows, **counted)  # by verl, for the whole batch
@@ -119,8 +106,6 @@ class RowsEngine(FSDPEngineWithLMHead):
     def _prepare(self, data: Any) -> None:
         """Set the temperature of a pass, and check the model before the first one; all ranks together."""
         temperature = tensordict_utils.get_non_tensor_data(data, "temperature", 1.0)
-        if isinstance(temperature, Tensor):
-            raise ConfigError(f"layout=rows has one temperature for all rows, not one for each. {OTHERWISE}")
         if temperature != self._temperature:
             add_scored_head(self._scored_model, temperature=temperature)
             self._temperature = temperature
@@ -159,12 +144,8 @@ class RowsEngine(FSDPEngineWithLMHead):
 class Sequences:
     """Rows of a rank in the host's memory, and the micro-batches that they are forwarded in.
 
-    A micro-batch is one row of segments (``dppo.packing.rows``): it has each prompt once. All ranks have equally many,
-    because each forward pass of FSDP is a collective operation.
-
-    Args:
-        prompts: B tensors (P_k,) of token ids, P_k >= 1.
-        completions: B tensors (C_k,) of token ids, C_k >= 1.
+    ``prompts`` are B tensors (P_k,) of token ids, and ``completions`` B tensors (C_k,), none of them empty. A
+    micro-batch is one row of segments (``dppo.packing.rows``): it has each prompt once.
     """
 
     def __init__(self, prompts: Sequence[Tensor], completions: Sequence[Tensor]) -> None:
@@ -186,8 +167,8 @@ class Sequences:
     def micro_batches(self, max_tokens: int, largest: Callable[[int], int] = int) -> list[list[int]]:
         """Rows of each micro-batch of at most ``max_tokens``, the longest first; rows of a group are neighbours.
 
-        A group is split if it does not fit, or if other ranks need more micro-batches than this one. ``largest`` is the
-        largest number of any rank, whose ranks all call it once and have equally many rows.
+        ``largest`` is the largest number of any rank, of equally many rows. A group is split if it does not fit, or if
+        another rank has more micro-batches: each forward pass of FSDP is a collective operation.
         """
         places = plan_rows(*self._sizes, max_tokens)
         for _ in range(largest(len(places)) - len(places)):
