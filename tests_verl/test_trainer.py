@@ -83,7 +83,8 @@ def test_prompts_are_pruned_once_they_have_a_history_and_every_step_waits_for_th
     part_Q = made.requested.prompts.part_Q
     assert torch.bincount(part_Q).tolist() == [4, 4], "as many for each mini-batch"
     part_of, (placement,) = dict(zip(made.requested.uid_Q, part_Q.tolist(), strict=True)), made.dispatched.passes
-    for row, (key, weight) in enumerate(zip(made.dispatched.keys(placement.row_B), placement.weight_B, strict=True)):
+    keys = [made.dispatched.whole.keys[row] for row in placement.row_B]
+    for row, (key, weight) in enumerate(zip(keys, placement.weight_B, strict=True)):
         assert not weight or part_of[key.rsplit("_", 2)[0]] == row // placement.rows_per_step
     asked = [sum(step == number for step, _ in made.agent_loop_manager.asked) for number in (1, 2, 3, 4)]
     assert asked == [16, 16, 8, 8] and [each["prune/prompts_kept_share"] for each in logged] == [1, 1, 0.5, 0.5]

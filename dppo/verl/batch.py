@@ -42,8 +42,7 @@ class Returned:
     whole: Any
     """verl's ``KVBatchMeta`` of everything that was rolled out."""
     rolled_out: RolledOut
-    """All requested completions; one that failed has no tokens and no reward. Without uncertainties if neither the
-    sampler's nor old log-probabilities are there."""
+    """All requested completions; one that failed has no tokens and no reward. Uncertainties need log-probabilities."""
     advantage_N: Tensor
     """(N,) float64 verl's own advantages, 0 where there are no tokens, and in zero-variance groups: verl divides their
     rounding errors by a deviation near 0."""
@@ -62,11 +61,8 @@ class Returned:
 def returned(batch: Any, requested: Requested, *, tokens: bool = False, grouped: bool = False) -> Returned:
     """The completions of the requested prompts, read from a batch with advantages.
 
-    ``tokens`` adds single tokens, ``grouped`` the groups of rows whose prompt is forwarded once.
-
-    Raises:
-        ShapeError: a session with several outputs.
-        RewardError: a reward is no finite number.
+    ``tokens`` adds single tokens, ``grouped`` the groups of rows whose prompt is forwarded once. A session with several
+    outputs is a ``ShapeError``, a reward that is no finite number a ``RewardError``.
     """
     data = _read(batch, [MASK, ADVANTAGES, "rm_scores", "token_level_rewards", OLD, SAMPLED])
     mask = [row.bool() for row in data[MASK].unbind()]
@@ -77,10 +73,9 @@ def returned(batch: Any, requested: Requested, *, tokens: bool = False, grouped:
     completions = {row: key for row, key in enumerate(batch.keys) if not batch.tags[row].get("is_padding")}
     for row, key in completions.items():
         if not bool(reward_B[row].isfinite()):
-            raise RewardError(
-                f"the reward of {key} is {reward_B[row]:g}, and verl's advantages need a number for each completion "
-                "of a group. Return 0.0 in its place, or let the session fail."
-            )
+            needed = "verl's advantages need a number for each completion of a group"
+            advice = "Return 0.0 in its place, or let the session fail"
+            raise RewardError(f"the reward of {key} is {reward_B[row]:g}, and {needed}. {advice}.")
     completion_B = torch.tensor([len(row) for row in mask])
     uids = [key.rsplit("_", 2)[0] for key in batch.keys]  # verl's padding has the key of another prompt
     rows = Prefixes(
@@ -133,14 +128,10 @@ class Dispatched:
         rolled_out = sum(int(tag["seq_len"]) for tag in self.whole.tags if not tag.get("is_padding"))
         return {
             "rows/sent": float(sum(len(each.row_B) for each in self.passes)),
-            "rows/fillers": float(sum(each.fillers for each in self.passes)),
+            "rows/fillers": float(sum(int((each.weight_B == 0).sum()) for each in self.passes)),
             "rows/forwarded": float(len(self.forwarded)),
             "rows/tokens_share": int(self.rows.length_N[self.forwarded].sum()) / rolled_out,
         }
-
-    def keys(self, row_B: list[int]) -> list[str]:
-        """verl's names of some rows."""
-        return [self.whole.keys[row] for row in row_B]
 
     def forwarded_weights(self, width: int) -> tuple[Tensor, Tensor]:
         """Weights (B, width) or (B, 1) of the forwarded rows, and their tokens with loss (B,) before a cut, >= 1."""
@@ -149,42 +140,34 @@ class Dispatched:
         return self.rows.weight_NT[self.forwarded, :width], tokens_B
 
 
-def drawn_rows(found: Returned, plan: StepPlan, *, passes: int, ranks: int, divisor: int | None) -> Dispatched:
+def dispatched(
+    found: Returned, plan: StepPlan, *, passes: int, ranks: int, divisor: int | None, mini_batch: int | None = None
+) -> Dispatched:
     """Rows that some draw keeps; each pass over the batch has its own draws.
 
-    The engine divides the loss by ``divisor`` completions, or if None by the tokens that it is sent.
+    The engine divides the loss by ``divisor`` completions, or if None by the tokens that it is sent. If nothing is
+    drawn, ``mini_batch`` are the rows of a mini-batch of verl on all ranks: rows without a gradient leave their own.
     """
-    weight_UN, each = found.by_row(plan.weight_UN), len(plan.token_draws) // passes
-    rows_P = [found.rows.cut(plan.token_draws[k * each : (k + 1) * each], found.row_N) for k in range(passes) if each]
-    rows_P = rows_P or [found.rows] * passes
+    whole, live_N, weight_UN = found.rows, found.by_row(plan.completions.live_N), found.by_row(plan.weight_UN)
+    tokens_U, each = plan.tokens_U, len(plan.token_draws) // passes
+    if mini_batch is not None:
+        share_UN = engine_shares(len(live_N), mini_batch, ranks)
+        weight_UN, tokens_U = (share_UN & live_N).double(), (share_UN * whole.tokens_N).sum(1)
+    rows_P = [whole.cut(plan.token_draws[k * each : (k + 1) * each], found.row_N) for k in range(passes) if each]
+    rows_P = rows_P or [whole] * passes
     # Blocks of ``fill`` have more prompts than verl divides by; a mean over the tokens that are sent does not change.
     scale = 1.0 if divisor is None else divisor / plan.prompts.sequences
     placements = []
-    for weight_SN, tokens_S, rows in zip(weight_UN.chunk(passes), plan.tokens_U.chunk(passes), rows_P, strict=True):
+    for weight_SN, tokens_S, rows in zip(weight_UN.chunk(passes), tokens_U.chunk(passes), rows_P, strict=True):
         if each and plan.method.normaliser.per_sequence:  # verl divides by the tokens before the cut
-            weight_SN = weight_SN * (rows.tokens_N / found.rows.tokens_N.clamp_min(1))
+            weight_SN = weight_SN * (rows.tokens_N / whole.tokens_N.clamp_min(1))
         placements.append(place(weight_SN, rows, ranks, tokens_U=tokens_S if divisor is None else None, scale=scale))
+    dealt_by_groups = whole.group_N is not None and ranks > 1
+    if mini_batch is not None and bool(plan.completions.live_N[found.row_N >= 0].all()) and not dealt_by_groups:
+        every, one_B = list(range(len(live_N))), torch.ones(len(live_N))  # the unchanged batch
+        placements = [Placement(row_B=every, weight_B=one_B, rows=whole, rows_per_step=mini_batch)]
     rows = furthest(rows_P, weight_UN.unflatten(0, (passes, -1)).sum(1))
     return Dispatched(whole=found.whole, passes=placements, forwarded=forwarded(placements, rows, ranks), rows=rows)
-
-
-def live_rows(found: Returned, plan: StepPlan, *, ranks: int, by_tokens: bool, rows_per_step: int) -> Dispatched:
-    """verl's own mini-batches without the rows that have no gradient; the unchanged batch if all have one.
-
-    If prompts are shared, rows of a mini-batch are dealt to ranks by groups. ``rows_per_step`` are those of a
-    mini-batch on all ranks. ``by_tokens`` is True if the engine divides the loss by the tokens that it is sent.
-    """
-    count, live_N = len(found.whole.keys), found.by_row(plan.completions.live_N)
-    scattered = found.rows.group_N is not None and ranks > 1
-    if bool(plan.completions.live_N[found.row_N >= 0].all()) and not scattered:
-        every = list(range(count))
-        placement = Placement(row_B=every, weight_B=torch.ones(count), rows=found.rows, rows_per_step=rows_per_step)
-    else:
-        share_UN = engine_shares(count, rows_per_step, ranks)
-        tokens_U = (share_UN * found.rows.tokens_N).sum(1) if by_tokens else None
-        placement = place((share_UN & live_N).double(), found.rows, ranks, tokens_U=tokens_U)
-    rows = replace(found.rows, weight_NT=live_N.double()[:, None])
-    return Dispatched(whole=found.whole, passes=[placement], forwarded=placement.row_B, rows=rows)
 
 
 def write_advantages(batch: Any, advantage_B: Tensor) -> None:
@@ -225,10 +208,7 @@ def entropy_metric(batch: Any, sent: Dispatched, actor: Any) -> dict[str, float]
 
 
 def term_sizes(batch: Any, sent: Dispatched, method: Method, actor: Any) -> tuple[float, float] | None:
-    """Sums for ``OtherTerms.after``: gradient sizes of the KL term and the entropy bonus, estimated from kept rows.
-
-    None if entropies that count are missing, as in bypass mode.
-    """
+    """Sums for ``OtherTerms.after``, estimated from kept rows; None if entropies are missing, as in bypass mode."""
     data = _read(batch, [MASK, OLD, REFERENCE, ENTROPY]).to_padded_tensor()
     entropy_BT = data.get(ENTROPY, None)
     if method.entropy_coef and entropy_BT is None:

@@ -42,23 +42,20 @@ class Prefixes:
         return (self.scored_NT & reached_NT).sum(1)
 
     def cut(self, draws: Sequence[TokenDraw], row_N: Tensor) -> "Prefixes":
-        """Rows of one pass, each up to the last token that is drawn in one of the optimizer steps.
-
-        A row that is not drawn ends after its first token with loss: it may be needed as a filler, and is cheap so.
-        ``row_N`` (N,) is the row of each completion, -1 if it has none.
-        """
+        """Rows of one pass up to the last token that a step draws; ``row_N`` (N,) is that of each completion, or -1."""
         found_N = row_N >= 0
         length_N, weight_NT = torch.zeros_like(self.prompt_N), torch.zeros(self.scored_NT.shape, dtype=torch.float64)
         length_N[row_N[found_N]] = torch.stack([draw.length_N[found_N] for draw in draws]).amax(0)
         weight_NT[row_N[found_N]] = torch.stack([draw.weight_NT[found_N] for draw in draws]).sum(0)
+        # A row that is not drawn may be needed as a filler, which is cheap behind its first token with loss.
         completion_N = torch.where(length_N > 0, length_N, self.scored_NT.int().argmax(1) + 1)
         return replace(self, completion_N=completion_N, weight_NT=weight_NT)
 
 
 def furthest(passes: Sequence[Prefixes], weight_PN: Tensor) -> Prefixes:
-    """Rows as far as any of P passes forwards them, with means over the passes as ``weight_NT`` (N, T).
+    """Rows as far as any of P passes forwards them. Their ``weight_NT`` is a mean, (N, 1) if no token is left out.
 
-    ``weight_PN`` is the weight of each row in each pass. ``weight_NT`` is (N, 1) if no token is left out.
+    It is over the passes, of weights of tokens times ``weight_PN``, those of rows.
     """
     weights = [torch.ones(1, 1) if rows.weight_NT is None else rows.weight_NT for rows in passes]
     weight_NT = (torch.stack(weights) * weight_PN[:, :, None]).mean(0)
@@ -78,8 +75,6 @@ class Placement:
     """All rows of the batch, as far as they are sent."""
     rows_per_step: int
     """Rows of one optimizer step, of all ranks together."""
-    fillers: int = 0
-    """Rows that only fill gaps."""
 
     @property
     def token_weights(self) -> list[Tensor]:
@@ -97,17 +92,14 @@ def place(
     ``weight_UN`` (U, N) is the weight of each row in each optimizer step, above 0 in one step at most. If the engine
     divides the loss by the tokens that it is sent, ``tokens_U`` (U,) are those of each step's share of the full batch,
     and weights make up for the difference. If it divides by a fixed number, ``scale`` is that number over the
-    completions that the step stands for, a factor of all weights.
-
-    Raises:
-        ShapeError: a row has weights in two steps, or there are too few rows to fill up with.
+    completions that the step stands for, a factor of all weights. A row with weights in two steps, or too few rows to
+    fill up with, are a ``ShapeError``.
     """
     kept_UN = weight_UN > 0
     if bool((kept_UN.sum(0) > 1).any()) or weight_UN.shape[1:] != rows.prompt_N.shape:
-        raise ShapeError(
-            f"weights {tuple(weight_UN.shape)} for {len(rows.prompt_N)} rows: expected (steps, rows), and each row "
-            "in one step only. Place each pass over the batch by itself."
-        )
+        found = f"weights {tuple(weight_UN.shape)} for {len(rows.prompt_N)} rows"
+        expected = "expected (steps, rows), and each row in one step only. Place each pass over the batch by itself."
+        raise ShapeError(f"{found}: {expected}")
     per_step = max(1, -(-int(kept_UN.sum(1).max()) // ranks)) * ranks
     steps = _filled(kept_UN, rows, per_step)
     weight_N = weight_UN.sum(0) * scale
@@ -116,13 +108,7 @@ def place(
         for kept_N, step, tokens in zip(kept_UN, steps, tokens_U.tolist(), strict=True):
             weight_N[kept_N] *= float(tokens_N[step].sum()) / tokens if tokens else 0.0
     row_B = _dealt(steps, rows, ranks)
-    return Placement(
-        row_B=row_B,
-        weight_B=weight_N[row_B].float(),
-        rows=rows,
-        rows_per_step=per_step,
-        fillers=len(row_B) - int(kept_UN.sum()),
-    )
+    return Placement(row_B=row_B, weight_B=weight_N[row_B].float(), rows=rows, rows_per_step=per_step)
 
 
 def forwarded(placements: Sequence[Placement], rows: Prefixes, ranks: int) -> list[int]:
@@ -146,10 +132,8 @@ def _filled(kept_UN: Tensor, rows: Prefixes, per_step: int) -> list[list[int]]:
     tokens, idle = rows.tokens_N.tolist(), (~kept_UN.any(0)).nonzero()[:, 0].tolist()
     missing = len(steps) * per_step - int(kept_UN.sum())
     if missing > len(idle):
-        raise ShapeError(
-            f"{len(steps)} optimizer steps of {per_step} rows need {missing} rows to fill up with, and {len(idle)} are "
-            "left. Pad the batch to rows_needed(completions, steps, ranks)."
-        )
+        few = f"{len(steps)} optimizer steps of {per_step} rows need {missing} rows to fill up with"
+        raise ShapeError(f"{few}, and {len(idle)} are left. Pad the batch to rows_needed(completions, steps, ranks).")
     for step in sorted(steps, key=len):
         cost_N = rows.length_N
         if rows.group_N is not None:  # a prompt that the step has already is not forwarded again
@@ -168,9 +152,8 @@ def _dealt(steps: Sequence[Sequence[int]], rows: Prefixes, ranks: int) -> list[i
     for step in steps:
         order, before = sorted(step), [float(rows.length_N[rank].sum()) for rank in dealt]
         if rows.group_N is None:
-            parts = longest_processing_time(
-                rows.length_N[order].tolist(), ranks, count=len(order) // ranks, ties=before
-            )
+            lengths, each = rows.length_N[order].tolist(), len(order) // ranks
+            parts = longest_processing_time(lengths, ranks, count=each, ties=before)
         else:
             parts = _whole_groups(order, rows, ranks, before)
         for rank, part in zip(dealt, parts, strict=True):
@@ -225,19 +208,16 @@ def places(keys: Mapping[int, str], uid_Q: Sequence[str], size_Q: Sequence[int])
 
     A batch lists rows in the order in which they were finished; draws must not depend on the speed of a sampler.
     ``keys`` are ``{prompt}_{session}_{output}`` by row; ``uid_Q`` are the requested prompts, of ``size_Q`` completions.
-
-    Raises:
-        ShapeError: a session has several outputs, or a row is of no requested prompt.
+    A second output of a session, or a row of no requested prompt, is a ``ShapeError``.
     """
     slots = [(uid, str(session)) for uid, size in zip(uid_Q, size_Q, strict=True) for session in range(size)]
     row_of = dict.fromkeys(slots, -1)
     for row, key in keys.items():
         uid, session, output = key.rsplit("_", 2)
         if output != "0" or (uid, session) not in row_of:
-            raise ShapeError(
-                f"row {key!r} is output {output} of session {session} of prompt {uid!r}: only the first output of a "
-                "requested session is served. Use an agent loop that returns one."
-            )
+            other = f"row {key!r} is output {output} of session {session} of prompt {uid!r}"
+            served = "only the first output of a requested session is served. Use an agent loop that returns one."
+            raise ShapeError(f"{other}: {served}")
         row_of[uid, session] = row
     return list(row_of.values())
 

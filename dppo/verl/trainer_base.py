@@ -191,7 +191,7 @@ class PrunedTrainer(PPOTrainer):
         count = len(row_B) // self._ranks
         parts = [range(start, start + count) for start in range(0, len(row_B), count)]
         metrics.update(log_seqlen_unbalance(rows.length_N[row_B].tolist(), parts, prefix="global_seqlen"))
-        return self._copied(batch, row_B, rows, "before")
+        return self._selected(batch, row_B, rows, "before")
 
     def _compute_old_log_prob(self, batch: Any, metrics: dict[str, Any]) -> Any:
         """verl's; its entropy becomes an estimate over all rows with a gradient."""
@@ -232,16 +232,16 @@ class PrunedTrainer(PPOTrainer):
         return self.dispatched.whole
 
     def _rows_of(self, placement: Placement, batch: Any) -> Any:
-        if len(self.dispatched.passes) == 1 and not self.waits_for:
-            return batch.select_keys(self.dispatched.keys(placement.row_B))
-        return self._copied(batch, placement.row_B, placement.rows, "update")
+        further = len(self.dispatched.passes) > 1 or self.waits_for  # passes before the update go over more tokens
+        return self._selected(batch, placement.row_B, placement.rows, "update" if further else "")
 
-    def _copied(self, batch: Any, row_B: list[int], rows: Any, name: str) -> Any:
-        """Some rows of a batch, copied if tokens are left out of them."""
-        keys = self.dispatched.keys(row_B)
-        if self.dispatched.passes[0].rows.weight_NT is None:
+    def _selected(self, batch: Any, row_B: list[int], rows: Any, copy: str) -> Any:
+        """Some rows of a batch, as a ``copy`` of that name if tokens are left out of them."""
+        whole = self.dispatched.whole
+        keys = [whole.keys[row] for row in row_B]
+        if not copy or self.dispatched.passes[0].rows.weight_NT is None:
             return batch.select_keys(keys)
-        return queue.cut_batch(batch, keys, rows.completion_N[row_B], f"{self.dispatched.whole.partition_id}_{name}")
+        return queue.cut_batch(batch, keys, rows.completion_N[row_B], f"{whole.partition_id}_{copy}")
 
     def _clear(self, rows: Any, source: Any) -> None:
         """Clear rows that were copied from a source; whole rows are verl's to clear."""
@@ -253,15 +253,13 @@ class PrunedTrainer(PPOTrainer):
         plan = self._plan(found)
         for line in self.session.messages():
             print(f"dppo | {line}")
-        actor, passes, ranks = self.config.actor_rollout_ref.actor, self.session.passes, self._ranks
+        actor, passes, keeps = self.config.actor_rollout_ref.actor, self.session.passes, keeps_all(self.method)
         rows, by_tokens = actor.ppo_mini_batch_size * self.session.generations, actor.loss_agg_mode == "token-mean"
-        if keeps_all(self.method):
-            sent = queue.live_rows(found, plan, ranks=ranks, by_tokens=by_tokens, rows_per_step=rows)
-        else:
-            # verl divides by the filtered groups; one whose sessions all failed is not among them.
-            counted = plan.prompts.sequences if self.filters_groups else rows * passes.shares
-            divisor = None if by_tokens else counted
-            sent = queue.drawn_rows(found, plan, passes=passes.passes, ranks=ranks, divisor=divisor)
+        # verl divides by the filtered groups; one whose sessions all failed is not among them.
+        counted = plan.prompts.sequences if self.filters_groups else rows * passes.shares
+        verls = {"divisor": None if by_tokens else counted, "mini_batch": rows if keeps else None}
+        sent = queue.dispatched(found, plan, passes=passes.passes, ranks=self._ranks, **verls)
+        if not keeps:
             names = set.intersection(*map(set, plan.draw_metrics))
             metrics.update({name: statistics.fmean(each[name] for each in plan.draw_metrics) for name in sorted(names)})
         if self.waits_for:

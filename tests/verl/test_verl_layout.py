@@ -82,7 +82,7 @@ def test_passes_before_the_update_go_over_the_rows_of_every_placement_once():
     weight_UN[0, [0, 3]] = 2.0
     weight_UN[1, [3, 4, 7]] = 1.5
     placements = [place(weight_N[None], rows, ranks=2) for weight_N in weight_UN]
-    assert placements[1].fillers == 1
+    assert int((placements[1].weight_B == 0).sum()) == 1
     found = forwarded(placements, rows, 2)
     assert set(found) >= {0, 3, 4, 7} | set(placements[1].row_B) and len(found) == len(set(found))
     assert len(found) % 2 == 0
@@ -102,7 +102,7 @@ def test_shares_of_the_engine_are_those_it_cuts_a_batch_into(ranks):
 def test_fillers_are_the_shortest_rows_that_were_dropped_and_weigh_nothing():
     weight_UN = torch.tensor([[2.0, 0, 0, 4.0, 2.0, 0, 0, 0]], dtype=torch.float64)
     placement = place(weight_UN, rows_of([9, 3, 5, 9, 9, 4, 8, 8]), ranks=4)
-    assert set(placement.row_B) == {0, 3, 4, 1} and placement.fillers == 1 and placement.rows_per_step == 4
+    assert set(placement.row_B) == {0, 3, 4, 1} and placement.rows_per_step == 4
     assert dict(zip(placement.row_B, placement.weight_B.tolist(), strict=True)) == {0: 2, 3: 4, 4: 2, 1: 0}
 
 
