@@ -22,14 +22,8 @@ WEIGHT = "pruning_weight"
 def weighted_ppo_loss(config: Any, model_output: Any, data: Any, dp_group: Any = None) -> tuple[Tensor, dict[str, Any]]:
     """verl's loss and metrics of a micro-batch. The gradient is weighted, and so are KL and entropy as logged.
 
-    Args:
-        config: verl's ``ActorConfig``.
-        model_output: ``log_probs``, and ``entropy`` if it is computed: nested (B, tokens of each row).
-        data: verl's micro-batch, with ``WEIGHT``.
-        dp_group: as for ``ppo_loss``.
-
-    Raises:
-        KeyError: the batch has no weights; training without them would be biased.
+    ``model_output`` has ``log_probs``, and ``entropy`` if it is computed: nested (B, tokens of each row). A micro-batch
+    without ``WEIGHT`` is a ``KeyError``: training without weights would be biased.
 
     Source: Horvitz and Thompson (1952); docs/estimators.md.
     """

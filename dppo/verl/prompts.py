@@ -17,26 +17,18 @@ GENERATIONS = "__rollout_n__"
 def prompt_source(dataset: Any, settings: PruningSettings, data: Any) -> PromptSource:
     """The prompts of a run. ``dataset`` is verl's training set, ``data`` its section of that name.
 
-    Raises:
-        ConfigError: a dataset without a table of rows, or with numbers of completions of its own.
-        DataError: fewer prompts than a step has.
+    Without a table, or with sizes of groups of its own, it is a ``ConfigError``; with too few rows a ``DataError``.
     """
     table, prompts, key = getattr(dataset, "dataframe", None), data.train_batch_size, data.get("prompt_key", "prompt")
     if table is None or key not in getattr(table, "column_names", ()):
-        raise ConfigError(
-            f"data.train_files gives a {type(dataset).__name__} without a table with the column {key!r}, and a "
-            "history needs rows. Write data.custom_cls.path=null, or give the dataset a dataframe."
-        )
+        none = f"data.train_files gives a {type(dataset).__name__} without a table with the column {key!r}"
+        raise ConfigError(f"{none}. Write data.custom_cls.path=null, or give the dataset a dataframe.")
     if GENERATIONS in table.column_names:
-        raise ConfigError(
-            f"data.train_files has a column {GENERATIONS}, by which verl asks for another number of completions than "
-            f"rollout.n, which groups here have. Remove it: dataset.remove_columns({GENERATIONS!r})."
-        )
+        sizes = f"data.train_files has a column {GENERATIONS}, by which verl replaces rollout.n of a group"
+        raise ConfigError(f"{sizes}. Remove it: dataset.remove_columns({GENERATIONS!r}).")
     if len(table) < prompts:
-        raise DataError(
-            f"data.train_files has {len(table)} prompts, fewer than data.train_batch_size={prompts}. Write "
-            f"data.train_batch_size={len(table)}."
-        )
+        few = f"data.train_files has {len(table)} prompts, fewer than data.train_batch_size={prompts}"
+        raise DataError(f"{few}. Write data.train_batch_size={len(table)}.")
     half_life = settings.history_half_life or 3 * len(table) / prompts  # three epochs
     return PromptSource(
         PromptStream(len(table), seed=settings.seed, shuffle=bool(data.shuffle)),
