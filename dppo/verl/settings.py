@@ -1,16 +1,17 @@
 """The options of a run, ``trainer.v1.sampler.sampler_kwargs.pruning``, and the ``Method`` that they describe."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from dppo.errors import ConfigError, did_you_mean, raise_problems
+from dppo.errors import ConfigError, raise_problems
 from dppo.methods import ALL_PROMPTS, ALL_TOKENS, METHODS, NO_PRUNING, Method
 from dppo.methods import settings as checks
 from dppo.methods.from_settings import pruned, with_rollout_cost
 from dppo.methods.own import is_own, method_named
 from dppo.objective import DAPO_TOKENS, DR_GRPO, GRPO_MEAN, LUSPO, Normaliser
 from dppo.settings import DEFAULT_METHOD, VerlSettings
+from dppo.typed import NamedFields, is_number
 from dppo.verl.support import ACTOR, AGGREGATION, FILTER, LOSS, OFF, Get, Rule, has_log_probs, refusals
 
 WHERE = "trainer.v1.sampler.sampler_kwargs.pruning"
@@ -35,19 +36,15 @@ KL, KL_COEF, ENTROPY, DRO = (
 
 
 @dataclass(kw_only=True)
-class PruningSettings(VerlSettings):
-    """``VerlSettings``, checked; options that were left out get the method's values.
-
-    Raises:
-        ConfigError: listing every option that is out of range or contradicts another.
-    """
+class PruningSettings(NamedFields, VerlSettings):
+    """``VerlSettings`` with the method's values for options left out; wrong ones are listed by a ``ConfigError``."""
 
     def __post_init__(self) -> None:
         checks.read_rates(self)
         raise_problems(WHERE, checks.setting_problems(self))
         self.method = self.method or DEFAULT_METHOD
         base = method_named(self.method)
-        raise_problems(WHERE, checks.completed(self, base) + self._unserved(base))
+        raise_problems(WHERE, [*checks.completed(self, base), *self._unserved(base)])
         raise_problems(WHERE, checks.bias_problems(self, self.drops(base, sampler_log_probs=True).selection_bias))
 
     def drops(self, method: Method, *, sampler_log_probs: bool) -> Method:
@@ -56,47 +53,33 @@ class PruningSettings(VerlSettings):
             return pruned(self, method, sampler_log_probs=sampler_log_probs)
         return with_rollout_cost(method, self.rollout_cost)
 
-    def _unserved(self, base: Method) -> list[str]:
+    def _unserved(self, base: Method) -> Iterator[str]:
         """One sentence per part of the method that verl does by itself."""
-        problems = []
+        named = f"method={self.method!r}"
         if base.rounds is not None:
-            problems.append(
-                f"method={self.method!r} rolls prompts out in rounds, which verl does by itself. Write method=dppo "
-                f"and {FILTER}=True."
-            )
+            yield f"{named} rolls prompts out in rounds, as verl does. Write method=dppo and {FILTER}=True."
         if self.head_prune_rate:
-            problems.append(
-                f"head_prune_rate={self.head_prune_rate:g} (method={self.method!r}): verl's engine computes the head "
-                "for every token of a row. Write head_prune_rate=0; token_prune_rate=0.5 shortens the rows."
-            )
+            every = f"head_prune_rate={self.head_prune_rate:g} ({named}): verl computes the head for every token"
+            yield f"{every} of a row. Write head_prune_rate=0; token_prune_rate=0.5 shortens the rows."
         history = base.advantages.from_history
         own = [name for name in checks.own_objective(base) if not (history and name == "advantages")]
         if own:
-            problems.append(
-                f"method={self.method!r} has an objective of its own ({', '.join(own)}), and here verl's options set "
-                "the objective: actor.policy_loss.loss_mode, loss_agg_mode, use_kl_loss and algorithm.adv_estimator. "
-                f"Write method=dppo, or replace(method, {own[0]}=METHODS['dppo'].{own[0]}) for a method of one's own."
+            yield (
+                f"{named} has an objective of its own ({', '.join(own)}), and here verl's options set the objective: "
+                "actor.policy_loss.loss_mode, loss_agg_mode, use_kl_loss and algorithm.adv_estimator. Write "
+                f"method=dppo, or replace(method, {own[0]}=METHODS['dppo'].{own[0]}) for a method of one's own."
             )
-        return problems
 
 
 def read_settings(options: Mapping[str, Any], *, seed: int | None = None) -> PruningSettings:
     """The settings under ``WHERE``, whose default seed is ``data.seed``; ``ConfigError`` for unknown ones."""
-    known = [field.name for field in fields(PruningSettings)]
     if not isinstance(options, Mapping):
         raise ConfigError(f"{WHERE}={options!r} holds no options. Write {WHERE}.method=dppo.")
-    for name in options:
-        if name not in known:
-            raise ConfigError(f"{WHERE}.{name} is no option. {did_you_mean(name, known)}There are {', '.join(known)}.")
     return PruningSettings(**{"seed": seed or 0, **options})
 
 
 def method_of(settings: PruningSettings, get: Get) -> Method:
-    """The method of a run: its pruning is from the settings, its normaliser, penalty and entropy bonus from verl.
-
-    Raises:
-        ConfigError: an option of verl cannot be read, or contradicts verl's filter of groups.
-    """
+    """The method of a run: pruning from the settings, the rest from verl, whose wrong options are a ``ConfigError``."""
     problems = refusals(get, _method_rules(settings, get))
     raise_problems(f"trainer.v1.trainer_mode={get('trainer.v1.trainer_mode')}", problems)
     penalty, entropy = get(KL_COEF) if get(KL) else 0.0, get(ENTROPY) or 0.0
@@ -113,8 +96,7 @@ def _method_rules(settings: PruningSettings, get: Get) -> Iterator[Rule]:
     yield AGGREGATION, tuple(NORMALISERS), f"it must be one of {', '.join(NORMALISERS)}", "token-mean"
     needed = [(KL_COEF, (), 0.001)] if get(KL) else []
     for name, empty, example in (*needed, (ENTROPY, (None,), 0.0), (DRO, (None,), 0.0)):
-        value = get(name)
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if not is_number(get(name)):
             yield name, empty, "it must be a number", example
     if not get(FILTER):
         return

@@ -8,6 +8,7 @@ from typing import Any
 from dppo.environment import check_version
 from dppo.hooked import changed
 from dppo.methods import Method
+from dppo.typed import is_number
 
 Get = Callable[[str], Any]
 """The value of an option by its path in verl's configuration, None if there is none."""
@@ -30,6 +31,7 @@ LOG_PROBS, BLOCK, ESTIMATOR = f"{ROLLOUT}.calculate_log_probs", "data.train_batc
 FILTER = "algorithm.filter_groups.enable"
 """verl's option that takes prompts until enough groups differ in reward."""
 KL_REWARD = "algorithm.use_kl_in_reward"
+"""verl's option with which a step is planned after verl's passes over all of its rows."""
 CORRECTIONS = ("algorithm.rollout_correction", f"{ACTOR}.policy_loss.rollout_correction")
 """verl's rollout correction: of ratios to old log-probabilities, and of ``bypass_mode``."""
 
@@ -39,8 +41,6 @@ ROW_LOSSES = ("vanilla", "dppo_tv", "dppo_kl", "gspo", "sapo", "gpg", "dro", "ci
 """Losses whose terms are of one row each, over a denominator of the whole mini-batch."""
 MIXING_LOSSES = ("gspo",)
 """Those of ``ROW_LOSSES`` whose terms depend on several tokens of a row, as ``mixes_tokens`` finds."""
-OTHER_LOSSES = dict.fromkeys(("clip_cov", "kl_cov"), "it picks tokens by their covariance over a micro-batch")
-OTHER_LOSSES |= {"geo_mean": "it divides by the rows of each micro-batch"}
 GROUP_ESTIMATORS = ("grpo", "grpo_vectorized", "rloo", "rloo_vectorized")
 """Advantages that are one number per completion, from the rewards of its own group. ``opo`` divides by the tokens of a
 group and ``grpo_passk`` needs two rows of each: verl's padding rows have no tokens, and may be alone in a group."""
@@ -87,29 +87,19 @@ ROWS: tuple[Rule, ...] = (
 
 def check_verl_version(installed: str, mode: str = "sync", *, megatron: bool = False) -> None:
     """Raise ``ConfigError`` for a verl before the range of a trainer ``mode``, or after it with changed methods."""
-    oldest = OLDEST if mode == "sync" else OLDEST_ASYNC
-    check_version(
-        "verl[verl-core]", installed, oldest=oldest, before=BEFORE, changed=partial(changed_methods, megatron)
-    )
-
-
-def changed_methods(megatron: bool) -> list[str]:
-    """Methods of the installed verl that are not as tested, those of its Megatron engine among them if asked for."""
-    return changed(HOOKED, lambda path: megatron or ".megatron." not in path)
-
-
-def waits_for(get: Get) -> str:
-    """Reason why verl's passes go over all rows before a step is planned; empty if they do not."""
-    return f"{KL_REWARD}=True makes rewards of the reference's log-probabilities" if get(KL_REWARD) else ""
+    served = {"oldest": OLDEST if mode == "sync" else OLDEST_ASYNC, "before": BEFORE}
+    used = partial(changed, HOOKED, lambda path: megatron or ".megatron." not in path)
+    check_version("verl[verl-core]", installed, **served, changed=used)
 
 
 def has_log_probs(get: Get) -> bool:
     """True if log-probabilities of sampled tokens are known when a step is planned."""
-    return bool(get(LOG_PROBS) or waits_for(get))
+    return bool(get(LOG_PROBS) or get(KL_REWARD))
 
 
 def order_lines(method: Method, get: Get) -> list[str]:
-    if reason := waits_for(get):
+    if get(KL_REWARD):
+        reason = f"{KL_REWARD}=True makes rewards of the reference's log-probabilities"
         return [f"order: verl's passes go over all rows, then the draw: {reason}"]
     order = "order: rewards, draw, then old log-probabilities, reference and update over the kept rows"
     score = f"score {method.score_name}: samplers return no log-probabilities. {LOG_PROBS}=True gives a better one"
@@ -136,15 +126,13 @@ def unsupported_options(get: Get, method: Method, mode: str = "sync", *, rows: b
     rules += ROWS if rows else ()
     if mode != "sync":
         rules += _ahead_rules(get, method, f"trainer.v1.{mode}")
-    if method.tokens.active:
-        rules += _token_rules(get, method)
     return refusals(get, rules)
 
 
 def _objective_rules(get: Get, method: Method) -> Iterator[Rule]:
     mode = get(LOSS)
-    why = OTHER_LOSSES.get(mode, "its rows are not known to be independent")
-    yield LOSS, (None, "", *ROW_LOSSES), f"{why}, so no weight makes up for rows that are left out", "vanilla"
+    why = "its rows are not known to be independent, so no weight makes up for rows that are left out"
+    yield LOSS, (None, "", *ROW_LOSSES), why, "vanilla"
     if mode == "sapo":
         averaged = "seq-mean-token-mean"
         yield AGGREGATION, (averaged,), "loss_mode=sapo always averages over sequences, and two means mix", averaged
@@ -161,9 +149,8 @@ def _objective_rules(get: Get, method: Method) -> Iterator[Rule]:
             yield f"{ROLLOUT}.n", NEVER, "verl takes the raw reward of a group of one as its advantage", instead
     if getattr(method.score, "needs_log_probs", False) and not has_log_probs(get):
         yield LOG_PROBS, NEVER, "completion_score=uncertainty needs the sampler's log-probabilities", True
-
-
-def _token_rules(get: Get, method: Method) -> Iterator[Rule]:
+    if not method.tokens.active:
+        return
     left_out = f"token_prune_rate={method.tokens.rate:g} leaves tokens out"
     if method.tokens.needs_log_probs and not has_log_probs(get):
         yield LOG_PROBS, NEVER, f"{left_out} by the sampler's log-probabilities", True
@@ -176,7 +163,7 @@ def _token_rules(get: Get, method: Method) -> Iterator[Rule]:
 
 def _ahead_rules(get: Get, method: Method, section: str) -> Iterator[Rule]:
     warm_up = get(name := f"{section}.num_warmup_batches")
-    if isinstance(warm_up, bool) or not isinstance(warm_up, int | float) or warm_up < 0 or warm_up != int(warm_up):
+    if not is_number(warm_up) or warm_up < 0 or warm_up != int(warm_up):
         yield name, NEVER, f"prompts are drawn in whole blocks of {BLOCK}", 1
     if section.endswith("colocate_async"):
         return
@@ -197,7 +184,7 @@ def _step_rules(get: Get, mode: str) -> Iterator[Rule]:
         yield MINI_BATCH, NEVER, f"{BLOCK}={whole} must be a multiple of it", whole
     if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
         yield f"{ACTOR}.ppo_epochs", NEVER, "it must be a whole number >= 1", 1
-    if get(f"{ACTOR}.use_kl_loss") or waits_for(get):
+    if get(f"{ACTOR}.use_kl_loss") or get(KL_REWARD):
         name, why = "actor_rollout_ref.ref.log_prob_use_dynamic_bsz", "the kept rows do not divide by its micro-batches"
         yield name, (None, True), why, True
     # One prompt at a time is how the filter and the asynchronous trainers take prompts in verl itself.

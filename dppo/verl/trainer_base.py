@@ -1,11 +1,10 @@
 """Hooks that are the same for verl's synchronous and asynchronous trainers.
 
 A step of verl is: sample, reward, balance, old log-probabilities, reference, advantages, update. It is planned at the
-balance, the first hook after the rewards, so later passes go over the kept rows. If rewards are made of
-log-probabilities (``support.waits_for``), it is planned before the update.
+balance, the first hook after the rewards, so later passes go over the kept rows. With ``support.KL_REWARD`` it is
+planned before the update, since rewards are made of log-probabilities.
 """
 
-import copy
 import statistics
 import warnings
 from dataclasses import replace
@@ -16,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import transfer_queue  # pyright: ignore[reportMissingImports]
-from omegaconf import OmegaConf, open_dict  # pyright: ignore[reportMissingImports]
+from omegaconf import OmegaConf  # pyright: ignore[reportMissingImports]
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer  # pyright: ignore[reportMissingImports]
 from verl.utils import tensordict_utils  # pyright: ignore[reportMissingImports]
 from verl.utils.config import omega_conf_to_dataclass  # pyright: ignore[reportMissingImports]
@@ -36,7 +35,7 @@ from dppo.verl.layout import Placement, rows_needed
 from dppo.verl.loss import WEIGHT, weighted_ppo_loss
 from dppo.verl.prompts import examples, prompt_source
 from dppo.verl.settings import WHERE, biases, keeps_all, lines, method_of, read_settings
-from dppo.verl.support import FILTER, ROW_ENGINES, check_verl_version, order_lines, unsupported_options, waits_for
+from dppo.verl.support import FILTER, KL_REWARD, ROW_ENGINES, check_verl_version, order_lines, unsupported_options
 
 SCHEDULE = ("total_training_steps", "lr_warmup_steps", "lr_decay_steps", "lr_wsd_decay_steps")
 """Options of verl's optimizers that count its calls; null or below 1 if another option gives the number."""
@@ -45,14 +44,14 @@ SCHEDULE = ("total_training_steps", "lr_warmup_steps", "lr_decay_steps", "lr_wsd
 class PrunedTrainer(PPOTrainer):
     """GRPO that skips prompts before rollout and completions before the update, and reweights the kept ones.
 
-    Options of pruning are in verl's ``config`` under ``trainer.v1.sampler.sampler_kwargs.pruning``.
-
-    Raises:
-        ConfigError: an unsupported verl, an option of verl that would be silently wrong, or one of ours out of range.
+    Options of pruning are in verl's ``config`` under ``trainer.v1.sampler.sampler_kwargs.pruning``. It is a
+    ``ConfigError`` if one is out of range, if verl's version is not supported, or an option of verl silently wrong.
     """
 
     mode = "sync"
     """verl's own trainer that this one extends."""
+    source: PromptSource
+    """The prompts of the run, once the dataset is there."""
     requested: Requested
     """The prompts that are being rolled out or trained on."""
     dispatched: queue.Dispatched
@@ -63,9 +62,9 @@ class PrunedTrainer(PPOTrainer):
         check_verl_version(version("verl"), self.mode, megatron=get(f"{actor}.strategy") == "megatron")
         self.settings = read_settings(get(WHERE) or {}, seed=get("data.seed"))
         method = method_of(self.settings, get)
-        named = f"trainer.v1.trainer_mode={get('trainer.v1.trainer_mode')}"
         self.shares_prompts = self.settings.layout == "rows"
-        raise_problems(named, unsupported_options(get, method, self.mode, rows=self.shares_prompts))
+        problems = unsupported_options(get, method, self.mode, rows=self.shares_prompts)
+        raise_problems(f"trainer.v1.trainer_mode={get('trainer.v1.trainer_mode')}", problems)
         prompts = get("data.train_batch_size") // (get(f"trainer.v1.{self.mode}.parameter_sync_step") or 1)
         epochs = 1 if keeps_all(method) else get(f"{actor}.ppo_epochs")
         self.session = Session(
@@ -76,20 +75,21 @@ class PrunedTrainer(PPOTrainer):
             passes=UpdateSchedule(passes=epochs, shares=prompts // get(f"{actor}.ppo_mini_batch_size")),
             rollout_cost=self.settings.rollout_cost,
         )
-        """Its source of prompts is there once the dataset is. Its shares are verl's mini-batches."""
-        self.waits_for, self.filters_groups = waits_for(get), bool(get(FILTER))
-        with open_dict(config):  # this class is found by its name already; verl asks for the name of its own trainer
-            config.trainer.v1.trainer_mode = self.mode
-            for role in ("actor", "ref") if self.shares_prompts else ():  # by this name workers find their engine
-                own = config.actor_rollout_ref[role].strategy
-                config.actor_rollout_ref[role].strategy = ROW_ENGINES.get(own, own)
+        ahead = None if self.mode == "sync" else get(f"trainer.v1.{self.mode}.num_warmup_batches")
+        self._parts = self.session.passes.parts(get("data.train_batch_size")) if ahead is None else 1
+        """Draws of the prompts of a step: one if they are requested ahead, since groups come back in any order."""
+        self.waits_for, self.filters_groups = bool(get(KL_REWARD)), bool(get(FILTER))
+        config.trainer.v1.trainer_mode = self.mode  # this class is found by its name already; verl asks for its own
+        for role in ("actor", "ref") if self.shares_prompts else ():  # by this name workers find their engine
+            own = config.actor_rollout_ref[role].strategy
+            config.actor_rollout_ref[role].strategy = ROW_ENGINES.get(own, own)
         super().__init__(config)
         steps = self.session.passes.steps * self.parameter_sync_step
         sizes = {"prompts": get("data.train_batch_size"), "generations": self.session.generations}
-        said = lines(method, **sizes, optimizer_steps=steps, parts=self._parts, ahead=self.blocks_ahead)
+        said = lines(method, **sizes, optimizer_steps=steps, parts=self._parts, ahead=ahead)
         for line in said + order_lines(method, get):
             print(f"dppo | {line}")
-        for reason in biases(method, steps // self._parts, self.blocks_ahead):
+        for reason in biases(method, steps // self._parts, ahead):
             if reason not in method.selection_bias:
                 warnings.warn(f"{reason}. Unbiased settings: dppo docs methods.", stacklevel=2)
 
@@ -99,22 +99,6 @@ class PrunedTrainer(PPOTrainer):
         return self.session.method
 
     @property
-    def source(self) -> PromptSource:
-        """The prompts of the run, once the dataset is there."""
-        assert self.session.source is not None, "verl requests prompts before its dataset is there"
-        return self.session.source
-
-    @property
-    def blocks_ahead(self) -> float | None:
-        """Blocks of prompts that are requested ahead; None if the prompts of a step are requested when it begins."""
-        return None
-
-    @property
-    def _parts(self) -> int:
-        """Draws of the prompts of a step: one if they are requested ahead, since groups come back in any order."""
-        return 1 if self.blocks_ahead is not None else self.session.passes.parts(self.config.data.train_batch_size)
-
-    @property
     def _ranks(self) -> int:
         return max(self.actor_rollout_wg._dispatch_info["actor"]) + 1
 
@@ -122,20 +106,16 @@ class PrunedTrainer(PPOTrainer):
         """Share of the run's steps before a step, in [0, 1]."""
         return min((number - 1) / max(self.total_training_steps, 1), 1.0)
 
-    # -- prompts ------------------------------------------------------------------------------------------------------
-
     def _init_dataloader(self) -> None:
         """verl's, which counts epochs and validates; prompts come from the session."""
         data, optim = self.config.data, self.config.actor_rollout_ref.actor.optim
-        with open_dict(self.config):
-            if data.get("seed") is None:  # verl would take other rows for ``train_max_samples`` at each start
-                data.seed = self.settings.seed
+        if data.get("seed") is None:  # verl would take other rows for ``train_max_samples`` at each start
+            OmegaConf.update(data, "seed", self.settings.seed, force_add=True)
         super()._init_dataloader()
-        self.session.source = prompt_source(self.train_dataset, self.settings, data)
-        with open_dict(self.config):  # each pass is a call of verl's update, which moves the schedule
-            for name in SCHEDULE:
-                if (optim.get(name) or 0) > 0:
-                    optim[name] *= self.session.passes.passes
+        self.source = self.session.source = prompt_source(self.train_dataset, self.settings, data)
+        for name in SCHEDULE:  # each pass is a call of verl's update, which moves the schedule
+            if (optim.get(name) or 0) > 0:
+                optim[name] *= self.session.passes.passes
 
     def _fetch_rows(self, row_Q: Any, size_Q: Any) -> tuple[Any, list[str]]:
         """Rows of the dataset as verl sends them to samplers, and verl's names of them."""
@@ -151,22 +131,14 @@ class PrunedTrainer(PPOTrainer):
         shares = self.session.passes.shares
         return rows_needed(self.requested.largest_share(shares), shares, dp_size)
 
-    # -- completions --------------------------------------------------------------------------------------------------
-
     def on_init_end(self) -> None:
-        """Workers get the weighted loss, and mini-batches as small as the kept rows.
-
-        Raises:
-            ConfigError: tokens are left out of completions, and the model reads images.
-        """
+        """Workers get the weighted loss, and mini-batches as small as the kept rows; ``ConfigError`` for cut images."""
         if self.method.tokens.active and self.processor is not None:
-            raise ConfigError(
-                f"token_prune_rate={self.settings.token_prune_rate} with {type(self.processor).__name__}: images may "
-                f"stand behind a cut. Write {WHERE}.token_prune_rate=0."
-            )
-        self._uncorrected: Any = SimpleNamespace(config=copy.deepcopy(self.config))
-        with open_dict(self._uncorrected.config):  # ratios to old log-probabilities come later, of the kept rows
-            self._uncorrected.config.algorithm.rollout_correction = None
+            cut = f"token_prune_rate={self.settings.token_prune_rate} with {type(self.processor).__name__}"
+            raise ConfigError(f"{cut}: images may stand behind a cut. Write {WHERE}.token_prune_rate=0.")
+        # Ratios to old log-probabilities come later, of the kept rows.
+        uncorrected = OmegaConf.merge(self.config, {"algorithm": {"rollout_correction": None}})
+        self._uncorrected: Any = SimpleNamespace(config=uncorrected)
         actor = omega_conf_to_dataclass(self.config.actor_rollout_ref.actor)
         self.actor_rollout_wg.set_loss_fn(partial(weighted_ppo_loss, config=actor))
         send = self.actor_rollout_wg.update_actor
@@ -271,17 +243,15 @@ class PrunedTrainer(PPOTrainer):
         metrics.update(plan.metrics | self.session.metrics | sent.metrics)
 
     def _plan(self, found: queue.Returned) -> StepPlan:
-        own = None
-        if not self.method.advantages.from_history:
-            name = f"verl's {self.config.algorithm.adv_estimator}"
-            own = AdvantageRule(name=name, compute=lambda rewards, context: found.advantage_N)
+        name = f"verl's {self.config.algorithm.adv_estimator}"
+        own = AdvantageRule(name=name, compute=lambda rewards, context: found.advantage_N)
         return self.session.plan(
             self.requested.prompts,
             found.rolled_out,
             number=(self.global_steps - 1) * self.parameter_sync_step + self.local_trigger_step + 1,  # of the update
             clock=self.global_steps,
             done=self._done(self.global_steps),
-            advantages=own,
+            advantages=None if self.method.advantages.from_history else own,
         )
 
     def _weighted(self, placement: Placement, rows: Any) -> Any:
@@ -289,8 +259,6 @@ class PrunedTrainer(PPOTrainer):
         kept = queue.write(rows, {WEIGHT: queue.jagged(placement.token_weights)})
         kept.extra_info.update(self.dispatched.whole.extra_info)
         return kept
-
-    # -- checkpoints --------------------------------------------------------------------------------------------------
 
     def _save_checkpoint(self) -> None:
         folder = Path(self.config.trainer.default_local_dir).absolute() / f"global_step_{self.global_steps}"
@@ -300,8 +268,10 @@ class PrunedTrainer(PPOTrainer):
     def _load_checkpoint(self) -> None:
         super()._load_checkpoint()
         if self.global_steps:
-            folder = resumed_folder(self.global_steps, self.config.trainer)
-            load(folder, self.session, self.global_steps, self._to_save())
+            self._load_session(resumed_folder(self.global_steps, self.config.trainer))
+
+    def _load_session(self, folder: Path) -> None:
+        load(folder, self.session, self.global_steps, self._to_save())
 
     def _to_save(self) -> dict[str, Any]:
         get = partial(OmegaConf.select, self.config)

@@ -1,11 +1,10 @@
-"""verl's trainers with pruning, which differ in the time at which prompts are requested.
+"""verl's trainers with pruning: the synchronous one requests the prompts of a step when it begins, the others ahead.
 
-The synchronous trainer requests the prompts of a step when it begins, the others ahead of it. These train on whichever
-groups are back, and replace groups that failed or are stale by other prompts. The session keeps the probability of each
-prompt in flight.
+These train on whichever groups are back, and replace groups that failed or are stale by other prompts.
 """
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,7 +18,7 @@ from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync  # pyright: ignore[r
 from dppo.errors import CheckpointError, EngineError
 from dppo.step import StepPrompts
 from dppo.step.in_flight import InFlight, Requested
-from dppo.verl.checkpoint import NAME, resumed_folder
+from dppo.verl.checkpoint import NAME
 from dppo.verl.settings import WHERE, keeps_all
 from dppo.verl.trainer_base import PrunedTrainer
 
@@ -76,10 +75,6 @@ class RequestsAhead(PrunedTrainer):
         """Prompts that were requested and have not been trained on."""
         assert self.session.in_flight is not None, "verl requests prompts before its dataset is there"
         return self.session.in_flight
-
-    @property
-    def blocks_ahead(self) -> float:
-        return float(self.config.trainer.v1[self.mode].num_warmup_batches)
 
     def _init_dataloader(self) -> None:
         super()._init_dataloader()
@@ -142,25 +137,20 @@ class RequestsAhead(PrunedTrainer):
         metrics["rollout/in_flight"] = float(len(self.ahead.flights))
         return super()._balance_batch(batch, metrics, **options)
 
-    def _load_checkpoint(self) -> None:
-        """verl's; prompts in flight that would be trained on without their weights are refused."""
-        super()._load_checkpoint()
-        if not self.global_steps:
-            return
+    def _load_session(self, folder: Path) -> None:
+        """The session, unless prompts in flight would be trained on without their weights."""
+        super()._load_session(folder)
         if not self.ahead.asked:  # the checkpoint is of a trainer that requests none
             self.session.in_flight = replace(self.ahead, asked=self.global_steps)
-        folder = resumed_folder(self.global_steps, self.config.trainer)
         weighted = [flight for flight in self.ahead.flights if flight.weight != 1]
         if weighted and keeps_all(self.method):
-            raise CheckpointError(
-                f"{folder} has {len(weighted)} prompts in flight that were drawn, and method={self.method.name!r} "
-                f"would train on them without their weights. Write {WHERE}.method=dppo {WHERE}.completion_prune_rate=0."
-            )
+            drawn = f"{folder} has {len(weighted)} prompts in flight that were drawn, and method={self.method.name!r}"
+            advice = f"Write {WHERE}.method=dppo {WHERE}.completion_prune_rate=0."
+            raise CheckpointError(f"{drawn} would train on them without their weights. {advice}")
         if unknown := self._queued - set(self.ahead.uids):
-            raise CheckpointError(
-                f"{folder} has {len(unknown)} prompts in verl's queue that were requested without dynamic pruning: "
-                f"their probabilities are not known. Leave them out: rm -r {folder}/transfer_queue"
-            )
+            others = f"{folder} has {len(unknown)} prompts in verl's queue that were requested without dynamic pruning"
+            advice = f"their probabilities are not known. Leave them out: rm -r {folder}/transfer_queue"
+            raise CheckpointError(f"{others}: {advice}")
 
     def _reissue_inflight_prompts(self, partition_id: str = TRAIN) -> int:
         """verl's, for prompts in its queue; the others are requested again here."""

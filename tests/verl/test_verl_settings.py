@@ -20,7 +20,6 @@ from dppo.verl.support import (
     check_verl_version,
     order_lines,
     unsupported_options,
-    waits_for,
 )
 
 SERVED = {
@@ -253,7 +252,6 @@ def test_the_order_of_a_step_and_a_better_score_are_said():
     assert "algorithm.use_kl_in_reward" in late
     _, score = order_lines(method(known=False), {}.get)
     assert "calculate_log_probs=True" in score and len(order_lines(method(), {LOG_PROBS: True}.get)) == 1
-    assert waits_for(in_reward.get) and not waits_for({}.get)
 
 
 def test_a_rate_that_is_chosen_is_not_said_to_be_fixed():
