@@ -4,6 +4,7 @@ import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -324,6 +325,12 @@ class TestTrainer:
 
 class TestRefusals:
     """Models and options that rows cannot serve, each with a line that works."""
+
+    def test_the_engine_refuses_sequence_parallelism_by_itself(self):
+        """A run may name it on verl's stock trainer, which none of our options reach."""
+        given = SimpleNamespace(strategy=next(iter(engines.ROW_ENGINES.values())), ulysses_sequence_parallel_size=2)
+        with pytest.raises(ConfigError, match="ulysses_sequence_parallel_size=2.*not sharded"):
+            engines.RowsEngine(None, given, None, None)
 
     @pytest.mark.parametrize(
         ("option", "named"),

@@ -45,6 +45,9 @@ class RowsEngine(FSDPEngineWithLMHead):
         engine_config = copy.copy(engine_config)
         stock = {ours: verls for verls, ours in ROW_ENGINES.items()}[engine_config.strategy]
         object.__setattr__(engine_config, "strategy", stock)  # verl reads it to wrap the model
+        if (shards := engine_config.ulysses_sequence_parallel_size) > 1:  # verl's stock trainers take this engine too
+            sharded = f"ulysses_sequence_parallel_size={shards}: attention over rows is not sharded"
+            raise ConfigError(f"{sharded}. Write ulysses_sequence_parallel_size=1, or {WHERE}.layout=packed.")
         super().__init__(model_config, engine_config, optimizer_config, checkpoint_config)
 
     def _build_module(self) -> Any:
