@@ -69,15 +69,6 @@ def within(value: Any, interval: str) -> bool:
     return inside and not (value == low and interval[0] == "(") and not (value == high and interval[-1] == ")")
 
 
-class Checked:
-    """Mixin for records of a checkpoint: fields of other types than annotated are errors."""
-
-    __slots__ = ()
-
-    def __post_init__(self) -> None:
-        check_fields(self, "the state of another checkpoint")
-
-
 def check(name: str, value: Any, hint: Any, example: str) -> None:
     """Raise ``ConfigError`` if a value is of another type than its annotation."""
     if wrong := mismatch(name, value, hint, example):

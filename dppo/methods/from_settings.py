@@ -9,6 +9,7 @@ from dppo.methods.registry import ROW_METHODS
 from dppo.methods.rows import RowMethod
 from dppo.pruning import DESIGNS, SCHEDULES, SCORES, Pruning, Schedule, Score, constant
 from dppo.pruning.ceiling import COMPLETION_AUTO, PROMPT_AUTO, PROMPT_FLOOR, Auto
+from dppo.pruning.probabilities import stated
 from dppo.pruning.tokens import TOKEN_AUTO
 from dppo.settings import AUTO
 
@@ -49,7 +50,7 @@ def pruned(args: Any, method: Method, sampler_log_probs: bool) -> Method:
             completions,
             score=_score(args, method, sampler_log_probs),
             floor=_floor(args, rate, auto),
-            least=LEAST if args.prune_floor is None and getattr(completions.rule, "spends_budget", False) else None,
+            least=LEAST if args.prune_floor is None and stated(completions.rule).spends_budget else None,
             auto=auto,
             budget=args.completion_budget,
             design=design if completions.design.unbiased else completions.design,
@@ -99,7 +100,7 @@ def _score(args: Any, method: Method, sampler_log_probs: bool) -> Score:
     """The score asked for; ``auto`` keeps a paper's own score and picks the best at hand for ours."""
     if args.completion_score != AUTO:
         return SCORES[args.completion_score]
-    if not getattr(method.score, "of_sums", False):
+    if not stated(method.score).of_sums:
         return method.score
     if sampler_log_probs:
         return SCORES["uncertainty"]

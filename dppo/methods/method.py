@@ -10,6 +10,7 @@ from dppo.errors import in_words, raise_problems
 from dppo.objective import GROUP_SCALED, GRPO_MEAN, AdvantageRule, Normaliser, Statistics
 from dppo.objective.losses import TokenLoss, Tokens, clipped_surrogate, k3, mixes_tokens
 from dppo.pruning import GroupSizes, PromptPruning, Pruning, Rounds, Schedule, Selection, TokenPruning, constant
+from dppo.pruning.probabilities import stated
 from dppo.pruning.scores import Score, absolute_advantage, advantage_with_length
 from dppo.typed import check_fields, range_problems
 
@@ -133,7 +134,7 @@ class Method(Scheme):
     @property
     def score_name(self) -> str:
         """Name of the score, for printed lines."""
-        averaged = self.normaliser.per_sequence and getattr(self.score, "of_sums", False)
+        averaged = self.normaliser.per_sequence and stated(self.score).of_sums
         return in_words(self.score) + (" per token" if averaged else "")
 
     @property

@@ -15,6 +15,7 @@ from dppo.methods.registry import METHODS, ROW_METHODS
 from dppo.pruning import DESIGNS, PIVOTAL, SCHEDULES, SCORES, Schedule, constant
 from dppo.pruning.ceiling import GRID
 from dppo.pruning.level import floor_problems
+from dppo.pruning.probabilities import stated
 from dppo.settings import AUTO, FULL_SHARE, TABLE, Setting
 from dppo.typed import mismatch, within
 
@@ -124,7 +125,7 @@ def method_problems(args: Any, base: Method) -> list[str]:
             problems += floor_problems(args.prune_floor, taken, "prune_floor", f"{text} {keeps}")
         if rate == AUTO and prunes and (reason := not_chosen(name, base)):
             problems.append(f"{text}: {reason}. Use method='dppo', or write a rate, {name}: 0.")
-    cuts, most = args.token_prune_rate, getattr(base.tokens.cut_rule, "largest_rate", 1.0)
+    cuts, most = args.token_prune_rate, stated(base.tokens.cut_rule).largest_rate
     if cuts != AUTO and cuts > most:
         leaves = f"method={args.method!r} leaves out at most {most:g} of a completion, not token_prune_rate={cuts:g}"
         problems.append(f"{leaves}. Write token_prune_rate: {most}.")
@@ -135,7 +136,7 @@ def not_chosen(name: str, base: Method) -> str:
     """The reason why a level of a method does not choose its own rate; empty if it does."""
     if name == "token_prune_rate":
         rule = base.tokens.cut_rule
-        chooses = getattr(rule, "chooses_rate", False)
+        chooses = stated(rule).chooses_rate
         return "" if chooses else f"method={base.name!r} cuts by {in_words(rule)}, which chooses no rate"
     level = base.prompts if name == "prompt_prune_rate" else base.drawn
     if level is None:
@@ -147,7 +148,7 @@ def not_chosen(name: str, base: Method) -> str:
 def _unread_problems(args: Any, base: Method) -> list[str]:
     """One sentence per setting of draws that the method does not make."""
     level, prunes = base.drawn if prunes_anything(base) else None, prunes_anything(base)
-    by_cost = level is not None and getattr(level.rule, "spends_budget", False)
+    by_cost = level is not None and stated(level.rule).spends_budget
     any_level = prunes and (level is not None or args.prompt_prune_rate)
     unread = {
         "completion_score": args.completion_score != AUTO and level is None,

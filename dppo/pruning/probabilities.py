@@ -107,20 +107,45 @@ class Budget:
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stated:
+    """Properties of a rule or a score: its needs are data on it, not its identity. Of a plain one they are these."""
+
+    spends_budget: bool = False
+    """Of a rule: it keeps exactly ``1 - rate`` of the cost on average, and reads costs and floors."""
+    needs_log_probs: bool = False
+    """Of a score: it needs the sampler's log-probabilities."""
+    of_sums: bool = False
+    """Of a score: it guesses the gradient norm of a sum over tokens, divided by the tokens for a loss of means."""
+    by_moments: bool = False
+    """Of a rule for tokens: it reads moments, which need the sampler's log-probabilities, and the floor."""
+    chooses_rate: bool = False
+    """Of a rule for tokens: ``auto`` can choose its rate."""
+    largest_rate: float = 1.0
+    """Of a rule for tokens: largest share that it can leave out."""
+
+
+NOTHING_STATED = Stated()
+
+
 def stating(**properties: Any) -> Callable[[Function], Function]:
-    """Decorator that gives a function properties as attributes; one without an attribute has the default."""
+    """Decorator that gives a function the ``Stated`` properties."""
 
     def with_properties(function: Function) -> Function:
-        vars(function).update(properties)
+        vars(function)["stated"] = Stated(**properties)
         return function
 
     return with_properties
 
 
+def stated(function: Callable[..., Any]) -> Stated:
+    """The properties that a rule or a score states."""
+    return getattr(function, "stated", NOTHING_STATED)
+
+
 Rule = Callable[[Tensor, Budget], Tensor]
 """``rule(score_N, budget) -> prob_N``: scores (N,) >= 0 of units with a gradient to probabilities (N,) float64 > 0.
-Their sum does not grow with the rate. One with the attribute ``spends_budget`` = True keeps exactly ``1 - rate`` of the
-cost on average, and reads costs and floors."""
+Their sum does not grow with the rate."""
 
 
 @stating(spends_budget=True)

@@ -14,10 +14,7 @@ from dppo.pruning.probabilities import stating
 from dppo.types import Completions
 
 Score = Callable[[Completions], Tensor]
-"""``score(completions) -> score_N``: (N,) float64 >= 0, any unit; only ratios between completions matter.
-
-Attributes, by default False: ``needs_log_probs``, of the sampler; ``of_sums``, if it guesses the gradient norm of a sum
-over tokens, divided by the tokens for a loss of means."""
+"""``score(completions) -> score_N``: (N,) float64 >= 0, any unit; only ratios between completions matter."""
 
 
 def absolute_advantage(completions: Completions) -> Tensor:

@@ -20,7 +20,7 @@ from dppo.moment_samples import MomentSamples
 from dppo.pruning.ceiling import COMPLETION_AUTO, Auto, selection_ceiling
 from dppo.pruning.designs import INVERSE_PROBABILITY, SYSTEMATIC
 from dppo.pruning.level import Level, floor_problems
-from dppo.pruning.probabilities import finite, inclusion_probabilities, stating
+from dppo.pruning.probabilities import finite, inclusion_probabilities, stated, stating
 from dppo.typed import check_fields
 from dppo.types import each_tensor
 
@@ -30,11 +30,7 @@ TOKEN_AUTO = COMPLETION_AUTO
 
 TokenProbabilities = Callable[[Tensor, Tensor, float, float], Tensor]
 """``rule(moment_NT, span_NT, rate, floor) -> prob_NT``: probabilities of reaching each token, or its head. They leave
-out ``rate`` of the tokens on average. Those of a cut never rise along a completion.
-
-Attributes: ``by_moments``, by default False, if it reads moments (the sampler's log-probabilities) and the floor;
-``chooses_rate``, by default False, if ``auto`` can choose its rate; ``largest_rate``, by default 1, the largest share
-that it can leave out."""
+out ``rate`` of the tokens on average. Those of a cut never rise along a completion."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,8 +217,8 @@ class TokenPruning:
         check_fields(self, "TokenPruning(rate=0.5)", rate="[0, 1)", head_rate="[0, 1)")
         problems = floor_problems(self.floor, self.rate, "floor", f"rate={self.rate:g} keeps")
         problems += floor_problems(self.head_floor, self.head_rate, "head_floor", f"head_rate={self.head_rate:g} keeps")
-        name, most = in_words(self.cut_rule), getattr(self.cut_rule, "largest_rate", 1.0)
-        if self.auto is not None and not getattr(self.cut_rule, "chooses_rate", False):
+        name, most = in_words(self.cut_rule), stated(self.cut_rule).largest_rate
+        if self.auto is not None and not stated(self.cut_rule).chooses_rate:
             problems.append(f"a rate is chosen for best_cuts alone, not for {name}. Use auto=None, rate=0.5.")
         elif self.rate > most:
             problems.append(f"{name} leaves out at most {most:g}, not rate={self.rate:g}. Use rate={most:g}.")
@@ -232,12 +228,12 @@ class TokenPruning:
     def needs_log_probs(self) -> bool:
         """True if it reads the sampler's log-probabilities."""
         rules = ((self.rate, self.cut_rule), (self.head_rate, self.head_rule))
-        return any(bool(rate) and getattr(rule, "by_moments", False) for rate, rule in rules)
+        return any(bool(rate) and stated(rule).by_moments for rate, rule in rules)
 
     @property
     def reads_floor(self) -> bool:
         """True if both rules keep to the floors."""
-        return all(getattr(rule, "by_moments", False) for rule in (self.cut_rule, self.head_rule))
+        return all(stated(rule).by_moments for rule in (self.cut_rule, self.head_rule))
 
     @property
     def active(self) -> bool:

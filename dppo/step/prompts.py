@@ -20,6 +20,7 @@ from dppo.methods import Method
 from dppo.pruning import MomentSamples, PromptHistory, PromptPruning, PromptStream
 from dppo.pruning.ceiling import FEWEST, point_ceiling
 from dppo.pruning.prior import CheckedPrior, PromptPrior, PromptValues
+from dppo.pruning.probabilities import stated
 from dppo.pruning.prompts import fill_block
 from dppo.pruning.rounds import Skipping, take_round
 from dppo.rng import Purpose, step_streams
@@ -106,7 +107,7 @@ class PromptSource:
     def _report_rounding(self, pruning: PromptPruning, block: Block) -> None:
         """Add a message, once, if a given rate leaves out no prompt of a step."""
         whole = bool(block.candidates.seen_P.all()) and bool(block.draw.keep_N.all())
-        given = pruning.rate and getattr(pruning.rule, "spends_budget", False)
+        given = pruning.rate and stated(pruning.rule).spends_budget
         if whole and given and not self.fill and not self._rounding_reported:
             self._rounding_reported = True
             prompts = len(block.candidates.row_P)

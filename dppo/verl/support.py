@@ -8,6 +8,7 @@ from typing import Any
 from dppo.environment import check_version
 from dppo.hooked import changed
 from dppo.methods import Method
+from dppo.pruning.probabilities import stated
 from dppo.typed import is_number
 
 Get = Callable[[str], Any]
@@ -147,7 +148,7 @@ def _objective_rules(get: Get, method: Method) -> Iterator[Rule]:
         if get(f"{ROLLOUT}.n") == 1:
             instead = "8, or method=dppo_history, whose baseline is from history"
             yield f"{ROLLOUT}.n", NEVER, "verl takes the raw reward of a group of one as its advantage", instead
-    if getattr(method.score, "needs_log_probs", False) and not has_log_probs(get):
+    if stated(method.score).needs_log_probs and not has_log_probs(get):
         yield LOG_PROBS, NEVER, "completion_score=uncertainty needs the sampler's log-probabilities", True
     if not method.tokens.active:
         return

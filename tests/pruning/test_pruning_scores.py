@@ -17,7 +17,7 @@ from dppo.pruning import (
     random_prefix,
     uncertainty,
 )
-from dppo.pruning.probabilities import stating
+from dppo.pruning.probabilities import stated, stating
 from dppo.pruning.tokens import by_uncertainty
 from dppo.types import Completions
 
@@ -75,7 +75,7 @@ def score_is_as_stated(score) -> bool:
         needs = False
     except ConfigError:
         needs = True
-    return (needs, divided) == (getattr(score, "needs_log_probs", False), getattr(score, "of_sums", False))
+    return (needs, divided) == (stated(score).needs_log_probs, stated(score).of_sums)
 
 
 def rule_spends_all(rule) -> bool:
@@ -97,7 +97,7 @@ def token_rule_is_as_stated(rule) -> bool:
         more = True
     except DesignError:
         more = False
-    return (not same, more) == (getattr(rule, "by_moments", False), getattr(rule, "largest_rate", 1.0) > 0.7)
+    return (not same, more) == (stated(rule).by_moments, stated(rule).largest_rate > 0.7)
 
 
 @pytest.mark.parametrize("name", SCORES)
@@ -107,7 +107,7 @@ def test_scores(name):
 
 @pytest.mark.parametrize("name", RULES)
 def test_rules(name):
-    assert rule_spends_all(RULES[name]) == getattr(RULES[name], "spends_budget", False)
+    assert rule_spends_all(RULES[name]) == stated(RULES[name]).spends_budget
 
 
 @pytest.mark.parametrize("rule", TOKEN_RULES, ids=lambda rule: rule.__name__)
