@@ -44,13 +44,14 @@ ALLOWED: dict[str, dict[str, frozenset[str] | set[str]]] = {
         "evaluation": {"errors", "files", "statistics", "environment", "grading", "sandbox", "problems"},
     },
     "dppo.lab": {
-        **dict.fromkeys(("palette", "statistics", "shipped", "gym", "subject", "files", "judge"), frozenset()),
+        **dict.fromkeys(("palette", "statistics", "shipped", "gym", "gradients", "files", "judge"), frozenset()),
+        "subject": {"gradients"},
         "demo": {"palette", "statistics", "subject"},
         "runs": {"demo", "files", "gym", "judge", "shipped", "statistics", "subject"},
         "comparison": {"runs", "demo", "files", "shipped", "statistics"},
         "planning": {"runs", "demo", "files", "shipped", "statistics"},
         "report": {"runs", "comparison", "palette", "statistics"},
-        "frozen": {"runs", "comparison"},
+        "frozen": {"runs", "comparison", "subject"},
         "cli": {
             *("demo", "files", "gym", "judge", "shipped", "statistics"),
             *("runs", "comparison", "frozen", "planning", "report"),

@@ -1,7 +1,7 @@
 """Rolls out a policy that stands still, and takes all its gradients: the subject of verification and frozen draws."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
@@ -9,18 +9,23 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from dppo.context import NOTHING_KNOWN, StepContext
 from dppo.environment import one_thread
 from dppo.errors import ConfigError
-from dppo.objective import group_advantages
-from dppo.pruning import uncertainty
+from dppo.lab.gradients import gram, score_gradients
+from dppo.methods import METHODS, Method
+from dppo.objective import DR_GRPO, group_advantages
+from dppo.pruning import absolute_advantage, advantage_with_length, uncertainty
 from dppo.rng import Purpose, generator
-from dppo.step import RolledOut
-from dppo.types import Rewards
-from dppo.verification.gradients import gram, score_gradients, trained_parameters
-from dppo.verification.subject import Subject, candidates_after, known_after, lengths
+from dppo.step import RolledOut, signals
+from dppo.types import Candidates, Rewards
+from dppo.verification.subject import Subject, history_of, known_after, lengths, log_probs, trained_parameters
 
 FEWEST_LIVE = 12
 """With fewer completions of non-zero advantage, rewards are drawn at random: there would be nothing to prune."""
+
+TOKEN_SUM = replace(METHODS["grpo"], normaliser=DR_GRPO)
+"""The method of a history if none is named: its score is abs(A) times the root of the length."""
 
 Scorer = Callable[[list[int], list[list[int]]], Tensor]
 """``scorer(prompt, tokens)``: for each of N completions the index of its prompt and its token ids, to the rewards of
@@ -98,6 +103,26 @@ def frozen_subject(
         max_tokens=sampling.max_new_tokens,
         temperature=sampling.temperature,
     )
+
+
+def candidates_after(made: RolledOut, method: Method = TOKEN_SUM, context: StepContext = NOTHING_KNOWN) -> Candidates:
+    """Candidates by a history of one earlier set of rollouts, by a method's advantages and score."""
+    history = history_of(made.rewards, signals(method, made, context), made.tokens_N)
+    return history.candidates(torch.arange(made.rewards.groups), 1)
+
+
+def remembered(subject: Subject, method: Method) -> Candidates:
+    """Candidates by the history of a method's own training after the earlier set of rollouts."""
+    made = RolledOut(rewards=subject.earlier_rewards, tokens_N=lengths(subject.earlier_tokens))
+    if method.score not in (absolute_advantage, advantage_with_length):  # others may need log-probabilities
+        prompts = [prompt for prompt in subject.prompt_tokens for _ in range(subject.generations)]
+        pairs = zip(prompts, subject.earlier_tokens, strict=True)
+        with one_thread(subject.model), torch.no_grad():
+            logp_N = [log_probs(subject.model, *pair, subject.temperature).cpu()[None] for pair in pairs]
+        found = [uncertainty(logp_1T, torch.ones_like(logp_1T)) for logp_1T in logp_N]
+        made = replace(made, uncertainty_N=torch.cat(found))
+    values = StepContext(value_Q=subject.context.value_Q)  # of a reference, so they are known before training
+    return candidates_after(made, method, values)
 
 
 def _check(model: PreTrainedModel, prompts: list[list[int]], sampling: SubjectSampling) -> None:

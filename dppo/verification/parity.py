@@ -24,8 +24,7 @@ from dppo.packing.attention import unwrapped, use_rows
 from dppo.packing.check import LayoutCheck, check_rows
 from dppo.packing.head import add_scored_head, unsupported_head
 from dppo.rng import Purpose, generator
-from dppo.verification.gradients import log_probs
-from dppo.verification.subject import Subject
+from dppo.verification.subject import Subject, log_probs
 from dppo.verification.tiny_model import build_model
 from dppo.verification.tiny_tokenizer import TOKENS, build_tokenizer
 

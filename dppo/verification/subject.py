@@ -1,25 +1,23 @@
 """The subject of a verification: rollouts of a fixed policy, and the gradient of each of them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from dppo.context import NOTHING_KNOWN, StepContext
-from dppo.environment import one_thread
-from dppo.methods import METHODS, Method
+from dppo.context import StepContext
+from dppo.methods import Method
 from dppo.methods.a_star_po import optimal_value
-from dppo.objective import DR_GRPO, group_advantages
-from dppo.pruning import PromptHistory, SampledTokens, absolute_advantage, advantage_with_length, uncertainty
-from dppo.step import RolledOut, completions_of, signals
+from dppo.objective import group_advantages
+from dppo.pruning import PromptHistory, SampledTokens
+from dppo.step import RolledOut, completions_of
 from dppo.types import Candidates, Completions, Rewards
-from dppo.verification.gradients import Folding, log_probs, trained_parameters
 
-TOKEN_SUM = replace(METHODS["grpo"], normaliser=DR_GRPO)
-"""The method of a history if none is named: its score is abs(A) times the root of the length."""
+EXACT_COORDINATES = 2**20
+"""Gradients of up to this many parameters are kept whole."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,14 +99,26 @@ class Subject(Rollouts):
     def describe(self) -> str:
         """Model, data and rollouts, in one paragraph."""
         live, mean_tokens = int((group_advantages(self.rewards) != 0).sum()), self.tokens_N.double().mean()
-        parameters = trained_parameters(self.model)
+        parameters = sum(parameter.numel() for parameter in trained_parameters(self.model))
         lines = (
-            f"{self.title}: {sum(each.numel() for each in parameters):,} trained parameters,",
+            f"{self.title}: {parameters:,} trained parameters,",
             f"{self.rewards.groups} prompts x {self.generations} completions of {mean_tokens:.0f} tokens",
             f"(at most {self.max_tokens}), {live} of them with a gradient, which is kept",
-            "whole." if Folding(parameters).exact else "folded.",
+            "whole." if parameters <= EXACT_COORDINATES else "folded.",
         )
         return " ".join([*lines, *self.notes])
+
+
+def log_probs(model: PreTrainedModel, prompt: list[int], completion: list[int], temperature: float = 1.0) -> Tensor:
+    """(T,) log-probabilities, in nats, of a completion's tokens after its prompt, with their gradient."""
+    token_1T = torch.tensor([prompt + completion], device=model.device)
+    logits_TV = model(input_ids=token_1T[:, :-1], use_cache=False).logits[0, len(prompt) - 1 :].float()
+    return (logits_TV / temperature).log_softmax(-1).gather(1, token_1T[0, len(prompt) :, None]).squeeze(1)
+
+
+def trained_parameters(model: nn.Module) -> list[nn.Parameter]:
+    """The parameters that require a gradient."""
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
 def lengths(completions: Sequence[list[int]]) -> Tensor:
@@ -118,36 +128,16 @@ def lengths(completions: Sequence[list[int]]) -> Tensor:
 
 def known_after(earlier: Rewards) -> StepContext:
     """Expectations of a history that saw one earlier group of each prompt at step 0, and the values of the prompts."""
-    history = _history(earlier, torch.zeros(earlier.groups), torch.zeros(len(earlier)))
+    history = history_of(earlier, torch.zeros(earlier.groups), torch.zeros(len(earlier)))
     total_PG = earlier.total_N.view(earlier.groups, -1).nan_to_num(0.0)
     expected = history.expected(torch.arange(earlier.groups), 1)
     # A*-PO's beta1: the earlier group stands for the samples of examples/prompt_values.py.
     return StepContext(expected=expected, value_Q=optimal_value(total_PG, beta=0.5))
 
 
-def candidates_after(made: RolledOut, method: Method = TOKEN_SUM, context: StepContext = NOTHING_KNOWN) -> Candidates:
-    """Candidates by a history of one earlier set of rollouts, by a method's advantages and score."""
-    history = _history(made.rewards, signals(method, made, context), made.tokens_N)
-    return history.candidates(torch.arange(made.rewards.groups), 1)
-
-
-def _history(rewards: Rewards, signal_P: Tensor, tokens_N: Tensor) -> PromptHistory:
+def history_of(rewards: Rewards, signal_P: Tensor, tokens_N: Tensor) -> PromptHistory:
     """A history that saw one group of each prompt, at step 0."""
     rows = torch.arange(rewards.groups)
     history = PromptHistory(rows.numpy().astype(np.uint64))
     history.update(rows, rewards, signal_P, tokens_N, 0)
     return history
-
-
-def remembered(subject: Subject, method: Method) -> Candidates:
-    """Candidates by the history of a method's own training after the earlier set of rollouts."""
-    made = RolledOut(rewards=subject.earlier_rewards, tokens_N=lengths(subject.earlier_tokens))
-    if method.score not in (absolute_advantage, advantage_with_length):  # others may need log-probabilities
-        prompts = [prompt for prompt in subject.prompt_tokens for _ in range(subject.generations)]
-        pairs = zip(prompts, subject.earlier_tokens, strict=True)
-        with one_thread(subject.model), torch.no_grad():
-            logp_N = [log_probs(subject.model, *pair, subject.temperature).cpu()[None] for pair in pairs]
-        found = [uncertainty(logp_1T, torch.ones_like(logp_1T)) for logp_1T in logp_N]
-        made = replace(made, uncertainty_N=torch.cat(found))
-    values = StepContext(value_Q=subject.context.value_Q)  # of a reference, so they are known before training
-    return candidates_after(made, method, values)

@@ -18,7 +18,7 @@ from dppo.rng import step_streams
 from dppo.types import Rewards
 from dppo.verification import draws
 from dppo.verification.draws import draw, draw_errors, estimate_bias, full_batch, step_prompts
-from dppo.verification.gradients import log_probs
+from dppo.verification.subject import log_probs
 
 DPPO, GRESO, DAPO = METHODS["dppo"], METHODS["greso"], METHODS["dapo"]
 

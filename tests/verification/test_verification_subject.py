@@ -9,10 +9,9 @@ import torch
 from refusals import refused
 
 from dppo.errors import ConfigError
-from dppo.lab.subject import SubjectSampling, frozen_subject, generate, random_rewards
+from dppo.lab.subject import SubjectSampling, frozen_subject, generate, random_rewards, remembered
 from dppo.methods import METHODS
 from dppo.pruning import PromptHistory, advantage_with_length, advantage_with_uncertainty
-from dppo.verification.subject import remembered
 
 
 def test_a_subject_without_rewards_says_that_they_are_random(subject):

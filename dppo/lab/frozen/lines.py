@@ -13,6 +13,7 @@ from torch import Tensor
 from dppo.lab.comparison.contestants import TAKEN, Contestant
 from dppo.lab.frozen.sample import group_norms
 from dppo.lab.runs.parsing import Run
+from dppo.lab.subject import remembered
 from dppo.methods import Method, from_settings
 from dppo.methods.own import is_own, method_named
 from dppo.objective import emphasised
@@ -22,7 +23,7 @@ from dppo.trl import DPPOConfig
 from dppo.trl.grpo.objective import objective_of
 from dppo.types import Completions
 from dppo.verification.draws import full_batch
-from dppo.verification.subject import Subject, remembered
+from dppo.verification.subject import Subject
 
 CONTROLS = {
     "uniform": "every completion with the same probability, weights of one over it: what knowing nothing costs",

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dppo.lab.subject import remembered
 from dppo.methods import Method
 from dppo.pruning import (
     MomentSamples,
@@ -29,7 +30,7 @@ from dppo.step import signals
 from dppo.types import Completions, Draw
 from dppo.verification.controls import top_of_live
 from dppo.verification.draws import full_batch
-from dppo.verification.subject import Subject, remembered
+from dppo.verification.subject import Subject
 
 DRAWS = 400
 """Draws per entry of the table, >= 2."""

@@ -13,10 +13,10 @@ from dppo.lab.frozen import lines
 from dppo.lab.frozen.grid import FrozenSettings, compare_frozen
 from dppo.lab.frozen.lines import EVERY_RATE, PrunedLevel
 from dppo.lab.frozen.sample import bias_of, sample
+from dppo.lab.subject import remembered
 from dppo.pruning import uniform
 from dppo.verification import draws
 from dppo.verification.draws import root, step_prompts
-from dppo.verification.subject import remembered
 
 BUILD = lines.as_embedded()
 QUICK = FrozenSettings(rates=(0.5,), draws=100)

@@ -9,23 +9,10 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from dppo.rng import Purpose, torch_generator
+from dppo.verification.subject import EXACT_COORDINATES, log_probs, trained_parameters
 
-EXACT_COORDINATES = 2**20
-"""Gradients of up to this many parameters are kept whole."""
 FOLDED_COORDINATES = 2**17
 """Length of folded gradients. Inner products are right to about 1 / sqrt(this), 0.3%."""
-
-
-def log_probs(model: PreTrainedModel, prompt: list[int], completion: list[int], temperature: float = 1.0) -> Tensor:
-    """(T,) log-probabilities, in nats, of a completion's tokens after its prompt, with their gradient."""
-    token_1T = torch.tensor([prompt + completion], device=model.device)
-    logits_TV = model(input_ids=token_1T[:, :-1], use_cache=False).logits[0, len(prompt) - 1 :].float()
-    return (logits_TV / temperature).log_softmax(-1).gather(1, token_1T[0, len(prompt) :, None]).squeeze(1)
-
-
-def trained_parameters(model: nn.Module) -> list[nn.Parameter]:
-    """The parameters that require a gradient."""
-    return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
 class Folding:

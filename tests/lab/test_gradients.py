@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from dppo.verification import gradients
-from dppo.verification.gradients import Folding, gram, log_probs, score_gradients
+from dppo.lab import gradients
+from dppo.lab.gradients import Folding, gram, score_gradients
+from dppo.verification.subject import log_probs
 from dppo.verification.tiny_model import build_model
 
 PAIRS = [([1, 5, 14, 6, 2], [7, 8, 3]), ([1, 9, 2], [4, 4, 4, 4, 3]), ([1, 5, 2], [3])]
