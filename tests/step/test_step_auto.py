@@ -10,7 +10,7 @@ from pages import ROOT, blocks
 from prompt_runs import AUTO, DPPO, GROUP, SEED, SIZE, answers, kept_share, same, source, taught
 from refusals import refused
 
-from dppo.costs import Spent
+from dppo.costs import Passes, Spent
 from dppo.errors import CheckpointError, ConfigError
 from dppo.files import sealed, unsealed
 from dppo.methods import METHODS
@@ -19,7 +19,7 @@ from dppo.objective import Tokens
 from dppo.pruning import COMPLETION_AUTO, Auto, PromptHistory, PromptStream, Pruning, advantage_with_length
 from dppo.session import Session
 from dppo.step import PromptSource, RolledOut, whole_block
-from dppo.types import Rewards, Work
+from dppo.types import Rewards
 
 
 def test_auto_starts_unpruned_and_prunes_once_prompts_have_come_back():
@@ -89,9 +89,8 @@ def test_other_terms_and_costs_outlive_a_checkpoint_and_a_damaged_state_is_refus
     assert run.observe_terms(2.0, 8.0) == {"prune/other_terms": 0.5} and run.observe_terms(0.0, 0.0) == {
         "prune/other_terms": 0.5
     }
-    spent = Spent(seconds=(3.0, 0.0, 1.0), total=4.0, run=(Work(), Work(passes=1, tokens=50)))
     for _ in range(3):
-        run.observe_costs(replace(spent, unpruned=spent.run, layouts=(0.0, 1.0)), 100, 50)
+        run.observe_costs(Spent(3.0, 0.0, 1.0, 4.0, trained=Passes(1, 50, 1, 50, 1)), 100, 50)
     run.settle_costs()
     assert run.method.completions.auto.rollout_cost == run.costs.rollout_cost != OWN_RATE.completions.auto.rollout_cost
     state = json.loads(json.dumps(run.save(tmp_path)))
@@ -109,9 +108,8 @@ def test_other_terms_and_costs_outlive_a_checkpoint_and_a_damaged_state_is_refus
 
 def test_a_given_cost_of_rollouts_stays():
     run = Session(OWN_RATE, seed=0, generations=GROUP, max_tokens=9, rollout_cost=2.0)
-    spent = Spent(seconds=(3.0, 0.0, 1.0), total=4.0, run=(Work(), Work(passes=1, tokens=50)))
     for _ in range(3):
-        run.observe_costs(spent, 100, 50)
+        run.observe_costs(Spent(3.0, 0.0, 1.0, 4.0, trained=Passes(1, 50)), 100, 50)
     run.settle_costs()
     assert run.method is OWN_RATE and run.costs.fixed
 

@@ -11,7 +11,7 @@ from tiny_runs import CONFIG, SHORT, alike, first_half_reward, length_reward, lo
 from trl import TrlParser
 from trl_recorder_runs import lines, make
 
-from dppo.costs import MEASURED_GENERATIONS, PassCosts, Spent, TokenCosts
+from dppo.costs import MEASURED_GENERATIONS, PassCosts, Passes, TokenCosts
 from dppo.errors import ConfigError, DataError
 from dppo.files import sealed, unsealed
 from dppo.methods import METHODS
@@ -24,7 +24,6 @@ from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo.trl.grpo.lines import describe_steps
 from dppo.trl.grpo.savings import CostMeter, trained_tokens
 from dppo.trl.metrics import PhaseClock
-from dppo.types import Work
 
 BOTH = {"prompt_prune_rate": "auto", "completion_prune_rate": "auto"}
 STEPS = 8
@@ -111,34 +110,6 @@ def test_where_auto_drops_nothing_a_run_is_that_of_plain_grpo_bit_for_bit(eager,
 # The cost of a rollout: read from a clock in the first generations, on one process, and never again.
 
 
-class Scripted:
-    """Stands in for a process group of two, whose first process measured other seconds than this one."""
-
-    device = torch.device("cpu")
-
-    def __init__(self, first):
-        self.first = first
-
-    def gather(self, value):
-        return torch.cat([torch.tensor([self.first.values], dtype=value.dtype), value])
-
-
-def test_the_first_process_measures_and_all_others_take_its_word():
-    """Seconds are the first one's; of passes each waits for the one with most."""
-    clock, forwards = PhaseClock(), SimpleNamespace(run=(Work(), Work()))
-    first = Spent(seconds=(4.0, 1.0, 1.0), total=7.0, run=(Work(passes=1, tokens=80), Work(passes=2, tokens=90)))
-    meter = CostMeter(clock, Scripted(first), forwards)
-    clock.total["rollout"] += 1000.0
-    forwards.run = Work(passes=1, tokens=10), Work(passes=1, tokens=100)
-    meter.plan(scored=[Work(passes=3, tokens=300)], trained=[Work(passes=4, tokens=400), Work(passes=1, tokens=5)])
-    spent = meter.spent()
-    assert (spent.seconds, spent.total) == ((4.0, 1.0, 1.0), 7.0)
-    assert spent.run == (Work(passes=1, tokens=80), Work(passes=2, tokens=100))
-    assert spent.unpruned == (Work(passes=3, tokens=300), Work(passes=5, tokens=405)) and spent.layouts == (1, 2)
-    meter = CostMeter(clock, SimpleNamespace(device=torch.device("cpu"), gather=lambda value: value), forwards)
-    assert meter.spent() == Spent(), "nothing since"
-
-
 def test_tokens_are_counted_in_each_optimizer_step_that_trains_on_them():
     weight_UN = torch.tensor([[1.0, 0.0, 2.0, 1.0], [0.0, 0.0, 3.0, 1.0]])
     completions = SimpleNamespace(tokens_N=torch.tensor([10, 20, 30, 40]))
@@ -159,8 +130,8 @@ def test_the_clock_waits_for_an_accelerator_that_this_process_uses(used, monkeyp
 
 def test_cuts_of_tokens_are_chosen_by_what_was_measured_as_completions_are():
     method = replace(METHODS["dppo"], tokens=TokenPruning(rate=0.9, auto=TOKEN_AUTO))
-    one = Work(passes=1, tokens=50)
-    passes = PassCosts().after(1.0, one, one, 1).after(1.0, one, one, 1)
+    one = Passes(1, 50, 1, 50, 1)
+    passes = PassCosts().after(1.0, one).after(1.0, one)
     measured = TokenCosts(seconds=128.0, generated=200, trained=100, scoring=passes, training=passes).settled()
     levels = with_rollout_cost(method, measured.rollout_cost).tokens, method.tokens
     assert [level.auto.rollout_cost for level in levels] == [16.0, TOKEN_AUTO.rollout_cost]
@@ -175,8 +146,8 @@ def seconds_of(monkeypatch, generated):
 
     def so_far(meter):
         scored, trained = run = meter._forwards.run
-        seconds = generated * next(asked), 0.01 * scored.tokens, 0.01 * trained.tokens
-        return Spent(seconds=seconds, total=sum(seconds), run=run)
+        seconds = [generated * next(asked), 0.01 * scored.tokens, 0.01 * trained.tokens]
+        return [*seconds, sum(seconds)], run
 
     monkeypatch.setattr(CostMeter, "_so_far", so_far)
 
