@@ -71,9 +71,8 @@ class DrawSettings:
         "`dppo_history`: the same with a baseline from each prompt's history, for 1, 2 or 4 completions a prompt; "
         "`grpo`: nothing is pruned. All others are on a page (dppo docs methods), such as `infobatch` (prompts), "
         "`cppo`, `pods`, `dapo`, `greso` (biased) and `a_star_po`. Names with an objective of their own, such as "
-        "`dr_grpo` or `dppo_gspo`, fill in TRL's fields where they are left out; the asynchronous trainer and verl "
-        "refuse them, because they set the objective. `package.module:name` is a method of your own: it is complete, "
-        "and a setting that contradicts it is refused (dppo docs extending).",
+        "`dr_grpo` or `dppo_gspo`, fill in TRL's fields where they are left out. `package.module:name` is a method of "
+        "your own: it is complete, and a setting that contradicts it is refused (dppo docs extending).",
         remembered=BATCH,
     )
     completion_prune_rate: float | str | None = setting(
@@ -304,6 +303,12 @@ class RowSettings:
 class AsyncSettings(DrawSettings):
     """Fields that ``DPPOAsyncConfig`` adds to TRL's ``AsyncGRPOConfig``."""
 
+    method: str = same(
+        "method",
+        text="How completions and prompts are pruned: `dppo` (the default), `dppo_threshold`, `infobatch`, `cppo`, or "
+        "`grpo`: nothing is pruned. The objective is that of TRL's trainer, so methods with one of their own are "
+        "refused. `package.module:name` is a method of your own: its pruning is used (dppo docs extending).",
+    )
     loss_type: str = setting(
         "dapo",
         "What a step's loss is divided by: `dapo`, its tokens as rolled out, which is TRL's; or `dr_grpo`, its "
@@ -324,6 +329,13 @@ class AsyncSettings(DrawSettings):
 class VerlSettings(DrawSettings):
     """Options of pruning on verl, by the names they have in ``DPPOConfig``."""
 
+    method: str = same(
+        "method",
+        text="How completions and prompts are pruned: `dppo` (the default), `dppo_threshold`, `infobatch`, `cppo`, "
+        "`dppo_history`, ..., or `grpo`: nothing is pruned. The objective is that of verl's options, so methods with "
+        "one of their own are refused, but for the baseline of `dppo_history`. `package.module:name` is a method of "
+        "your own: its pruning is used (dppo docs extending).",
+    )
     seed: int = setting(0, "Of the order of prompts and of all draws, >= 0.", range="[0, inf)")
     layout: str = setting(
         "packed",
