@@ -132,7 +132,7 @@ class Level:
         """(R,) inclusion probabilities."""
         cost_R = tokens_R if self.budget == "tokens" else None
         least = None if self.least is None else min(self.least, self.floor)
-        return self.rule(score_R, Budget(rate=self.rate, floor=self.floor, least=least, cost_N=cost_R))
+        return self.rule(score_R, Budget(rate=self.rate, floor=self.floor, least=least, cost_N=cost_R)).double()
 
     def _select(self, unit_R: Tensor, prob_R: Tensor, score_R: Tensor, size: int, rng: np.random.Generator) -> Draw:
         """Draw among ``unit_R``, in the design's order, and put the result back into the order of all ``size``."""

@@ -94,6 +94,9 @@ class Budget:
 
     def __post_init__(self) -> None:
         check_fields(self, "Budget(rate=0.5, floor=0.1)", rate="[0, 1)", floor="[0, 1]", least=f"(0, {self.floor:g}]")
+        if self.floor > 1 - self.rate + ROUNDING:
+            kept = f"floor={self.floor:g} is above the share that rate={self.rate:g} keeps, {1 - self.rate:g}"
+            raise DesignError(f"{kept}. Use floor={(1 - self.rate) / 2:g}, or a lower rate.")
 
     def floors(self, score: np.ndarray, cost: np.ndarray) -> np.ndarray:
         """(N,) float64 lowest probabilities: a line from ``least`` at score 0 through ``floor`` at the mean; <= 1."""
@@ -116,7 +119,7 @@ class Stated:
     needs_log_probs: bool = False
     """Of a score: it needs the sampler's log-probabilities."""
     of_sums: bool = False
-    """Of a score: it guesses the gradient norm of a sum over tokens, divided by the tokens for a loss of means."""
+    """Of a score: it guesses the gradient norm of a sum over tokens, and divides it by them for a loss of means."""
     by_moments: bool = False
     """Of a rule for tokens: it reads moments, which need the sampler's log-probabilities, and the floor."""
     chooses_rate: bool = False
