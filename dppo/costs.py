@@ -145,7 +145,10 @@ class TokenCosts:
     @classmethod
     def of_saved(cls, saved: Mapping[str, Any]) -> "TokenCosts":
         """The costs that ``dataclasses.asdict`` gave, after JSON."""
-        passes = {name: PassCosts(*map(tuple, saved[name])) for name in ("scoring", "training")}
+        passes = {}
+        for name in ("scoring", "training"):
+            products, unpruned = saved[name]
+            passes[name] = PassCosts(tuple(map(float, products)), tuple(map(float, unpruned)))
         return cls(**{**saved, **passes})
 
     def settled(self) -> "TokenCosts":
