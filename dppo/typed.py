@@ -45,7 +45,7 @@ def check_fields(record: Any, example: str, **allowed: Allowed) -> None:
 
 
 def range_problems(record: Any, example: str, **allowed: Allowed) -> list[str]:
-    """One sentence per field of a record that is not in its interval or none of its choices; None always is."""
+    """One sentence per field of a record that is not in its interval or none of its choices; None is always allowed."""
     problems = []
     for name, of in allowed.items():
         value = getattr(record, name)

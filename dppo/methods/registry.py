@@ -17,6 +17,12 @@ from dppo.methods.nat import NAT_RPC, NAT_URS
 from dppo.methods.pods import PODS
 from dppo.methods.rows import DPPO_ROWS, UNIFORM_ROWS
 
+_PLAIN = (GRPO, DR_GRPO, DAPO_LOSS, GSPO, GDPO)
+_OBJECTIVES = (*_PLAIN, DIVERGENCE_PPO_TV, DIVERGENCE_PPO_KL, A_STAR_PO, HISTORY, SCALED_HISTORY)
+_DPPO = (DPPO, DPPO_THRESHOLD, DPPO_DETERMINISTIC, DPPO_UNWEIGHTED, DPPO_SIZES)
+_SCHEMES = (*_DPPO, CPPO, PODS, INFOBATCH, DYNAMIC_SAMPLING, GRESO, GRESO_COMPAT, NAT_URS, NAT_RPC)
+OBJECTIVES: dict[str, Objective] = {each.name: each for each in _OBJECTIVES}
+SCHEMES: dict[str, Scheme] = {each.name: each for each in _SCHEMES}
 PAIRS: dict[str, tuple[Objective, Scheme]] = {
     "grpo": (GRPO, UNPRUNED),
     "dr_grpo": (DR_GRPO, UNPRUNED),
@@ -55,10 +61,6 @@ PAIRS: dict[str, tuple[Objective, Scheme]] = {
 }
 METHODS = {name: combined(*pair, name) for name, pair in PAIRS.items()}
 """Rates are starting points: ``METHODS["dppo"].with_rates(prompt=0.3, completion=0.5)``."""
-
-_PARTS_OF_CODES = (CPPO_TRL_LOSS, CPPO_TRL, CPPO_VERL_LOSS, CPPO_VERL)  # each for the other alone
-OBJECTIVES = {each.name: each for each, _ in PAIRS.values() if each not in (DAPO, *_PARTS_OF_CODES)}
-SCHEMES = {each.name: each for _, each in PAIRS.values() if each not in (UNPRUNED, *_PARTS_OF_CODES)}
 
 ROW_METHODS = {method.name: method for method in (DPPO_ROWS, UNIFORM_ROWS, INFOBATCH_ROWS, INFOBATCH_KEPT_ROWS)}
 """For rows that are there before a step, of supervised training and of preferences: ``method`` of ``DPPOSFTConfig``."""

@@ -34,7 +34,9 @@ def matches(wanted: np.ndarray, saved: np.ndarray, file: str) -> tuple[np.ndarra
     found = np.isin(wanted, known)
     if len(wanted) and not found.any():
         others = f"{file} are of {len(saved)} rows, none of the {len(wanted)} of this dataset"
-        raise CheckpointError(f"{others}. Resume with the dataset of the checkpoint, or start without them.")
+        raise CheckpointError(
+            f"{others}. Give the dataset that they were recorded on, or start a new run without the file."
+        )
     return np.flatnonzero(found), first[np.searchsorted(known, wanted[found])]
 
 

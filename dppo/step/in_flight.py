@@ -90,7 +90,9 @@ class InFlight:
     def groups(self) -> int:
         """Groups that the next update waits for, fixed when their block was requested."""
         if not self.due:
-            raise ShapeError("an update has no block to take groups of. Request one first: InFlight.after_block(...).")
+            raise ShapeError(
+                "an update has no block to take groups of. Add one: in_flight = in_flight.after_block(prompts, uids)."
+            )
         return len(self._part(range(self.due[0].kept)))
 
     @property

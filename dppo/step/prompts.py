@@ -150,8 +150,9 @@ class PromptSource:
         if method.rounds is None:
             raise ConfigError(f"method={method.name!r} has no rounds. Use source.block(method, step, generations=8).")
         skipping = method.rounds.skipping
-        learned = skipping and self._learned(skipping)
-        chances = None if skipping is None else lambda row_P: skipping.chances(self.history.streak(row_P), learned)
+        chances: Callable[[Tensor], Tensor] | None = None
+        if skipping is not None:
+            chances = lambda row_P: skipping.chances(self.history.streak(row_P), self._learned(skipping))  # noqa: E731
 
         def one_round(number: int, prompts: int, rng: np.random.Generator) -> tuple[Block, Rewards]:
             whole = math.ceil(prompts / multiple) * multiple

@@ -126,7 +126,7 @@ def enumeration_checks(methods: Sequence[Method]) -> Iterator[Check]:
 
 def _exact(name: str, method: Method) -> Check:
     """A check that the largest exact bias of a method, of its own loss and of others, is rounding; NaN stays NaN."""
-    # With prompts pruned, a mean over tokens divides by those that history expects: here they are the true ones.
+    # A mean over tokens is left out where prompts are pruned: it is exact if history expects the true tokens.
     normalisers = (GRPO_MEAN, DR_GRPO) if method.prompts.rate else (GRPO_MEAN, DR_GRPO, DAPO_TOKENS)
     others = [replace(method, normaliser=each, beta=beta) for each in normalisers for beta in (0.0, 0.2)]
     return at_most(name, float(np.max([exact_bias(each) for each in (method, *others)])), EXACT, BIAS)
