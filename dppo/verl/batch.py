@@ -140,34 +140,42 @@ class Dispatched:
         return self.rows.weight_NT[self.forwarded, :width], tokens_B
 
 
-def dispatched(
-    found: Returned, plan: StepPlan, *, passes: int, ranks: int, divisor: int | None, mini_batch: int | None = None
-) -> Dispatched:
+def drawn_rows(found: Returned, plan: StepPlan, *, passes: int, ranks: int, divisor: int | None) -> Dispatched:
     """Rows that some draw keeps; each pass over the batch has its own draws.
 
-    The engine divides the loss by ``divisor`` completions, or if None by the tokens that it is sent. If nothing is
-    drawn, ``mini_batch`` are the rows of a mini-batch of verl on all ranks: rows without a gradient leave their own.
+    The engine divides the loss by ``divisor`` completions, or if None by the tokens that it is sent.
     """
-    whole, live_N, weight_UN = found.rows, found.by_row(plan.completions.live_N), found.by_row(plan.weight_UN)
-    tokens_U, each = plan.tokens_U, len(plan.token_draws) // passes
-    if mini_batch is not None:
-        share_UN = engine_shares(len(live_N), mini_batch, ranks)
-        weight_UN, tokens_U = (share_UN & live_N).double(), (share_UN * whole.tokens_N).sum(1)
+    whole, weight_UN, each = found.rows, found.by_row(plan.weight_UN), len(plan.token_draws) // passes
     rows_P = [whole.cut(plan.token_draws[k * each : (k + 1) * each], found.row_N) for k in range(passes) if each]
     rows_P = rows_P or [whole] * passes
     # Blocks of ``fill`` have more prompts than verl divides by; a mean over the tokens that are sent does not change.
     scale = 1.0 if divisor is None else divisor / plan.prompts.sequences
     placements = []
-    for weight_SN, tokens_S, rows in zip(weight_UN.chunk(passes), tokens_U.chunk(passes), rows_P, strict=True):
+    for weight_SN, tokens_S, rows in zip(weight_UN.chunk(passes), plan.tokens_U.chunk(passes), rows_P, strict=True):
         if each and plan.method.normaliser.per_sequence:  # verl divides by the tokens before the cut
             weight_SN = weight_SN * (rows.tokens_N / whole.tokens_N.clamp_min(1))
         placements.append(place(weight_SN, rows, ranks, tokens_U=tokens_S if divisor is None else None, scale=scale))
-    dealt_by_groups = whole.group_N is not None and ranks > 1
-    if mini_batch is not None and bool(plan.completions.live_N[found.row_N >= 0].all()) and not dealt_by_groups:
-        every, one_B = list(range(len(live_N))), torch.ones(len(live_N))  # the unchanged batch
-        placements = [Placement(row_B=every, weight_B=one_B, rows=whole, rows_per_step=mini_batch)]
     rows = furthest(rows_P, weight_UN.unflatten(0, (passes, -1)).sum(1))
     return Dispatched(whole=found.whole, passes=placements, forwarded=forwarded(placements, rows, ranks), rows=rows)
+
+
+def live_rows(found: Returned, plan: StepPlan, *, ranks: int, by_tokens: bool, rows_per_step: int) -> Dispatched:
+    """verl's own mini-batches without the rows that have no gradient; the unchanged batch if all have one.
+
+    ``rows_per_step`` are those of a mini-batch on all ranks, which are dealt to ranks by groups if prompts are shared.
+    ``by_tokens`` is True if the engine divides the loss by the tokens that it is sent.
+    """
+    whole, live_N = found.rows, found.by_row(plan.completions.live_N)
+    by_groups = whole.group_N is not None and ranks > 1
+    if bool(plan.completions.live_N[found.row_N >= 0].all()) and not by_groups:
+        every, one_B = list(range(len(live_N))), torch.ones(len(live_N))
+        placement = Placement(row_B=every, weight_B=one_B, rows=whole, rows_per_step=rows_per_step)
+    else:
+        share_UN = engine_shares(len(live_N), rows_per_step, ranks)
+        tokens_U = (share_UN * whole.tokens_N).sum(1) if by_tokens else None
+        placement = place((share_UN & live_N).double(), whole, ranks, tokens_U=tokens_U)
+    rows = replace(whole, weight_NT=live_N.double()[:, None])
+    return Dispatched(whole=found.whole, passes=[placement], forwarded=placement.row_B, rows=rows)
 
 
 def write_advantages(batch: Any, advantage_B: Tensor) -> None:

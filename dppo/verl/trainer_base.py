@@ -227,11 +227,13 @@ class PrunedTrainer(PPOTrainer):
             print(f"dppo | {line}")
         actor, passes, keeps = self.config.actor_rollout_ref.actor, self.session.passes, keeps_all(self.method)
         rows, by_tokens = actor.ppo_mini_batch_size * self.session.generations, actor.loss_agg_mode == "token-mean"
-        # verl divides by the filtered groups; one whose sessions all failed is not among them.
-        counted = plan.prompts.sequences if self.filters_groups else rows * passes.shares
-        verls = {"divisor": None if by_tokens else counted, "mini_batch": rows if keeps else None}
-        sent = queue.dispatched(found, plan, passes=passes.passes, ranks=self._ranks, **verls)
-        if not keeps:
+        if keeps:
+            sent = queue.live_rows(found, plan, ranks=self._ranks, by_tokens=by_tokens, rows_per_step=rows)
+        else:
+            # verl divides by the filtered groups; one whose sessions all failed is not among them.
+            counted = plan.prompts.sequences if self.filters_groups else rows * passes.shares
+            divisor = None if by_tokens else counted
+            sent = queue.drawn_rows(found, plan, passes=passes.passes, ranks=self._ranks, divisor=divisor)
             names = set.intersection(*map(set, plan.draw_metrics))
             metrics.update({name: statistics.fmean(each[name] for each in plan.draw_metrics) for name in sorted(names)})
         if self.waits_for:
