@@ -11,7 +11,7 @@ from typing import Any, cast
 import torch
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list, gather_object
-from safetensors.torch import load_model, save_model
+from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
@@ -82,7 +82,9 @@ def save_reference(trainer: Any, folder: Path) -> None:
     """Write the reference policy into the folder, which is there, if it moves and is not in shards."""
     reference = moved_reference(trainer)
     if reference is not None and not any(isinstance(each, DTensor) for each in reference.parameters()):
-        save_model(reference, str(folder / REFERENCE))
+        # Cloned: parameters may share storage, such as a tied head, or be views, as transformers makes them at load.
+        tensors = {name: value.detach().cpu().clone().contiguous() for name, value in reference.state_dict().items()}
+        save_file(tensors, folder / REFERENCE)
 
 
 def load_reference(trainer: Any, folder: Path) -> None:
@@ -90,7 +92,7 @@ def load_reference(trainer: Any, folder: Path) -> None:
     reference = moved_reference(trainer)
     if reference is not None and (folder / REFERENCE).exists():
         with files.checkpoint_errors(folder, "the reference that sync_ref_model has moved is damaged"):
-            load_model(reference, folder / REFERENCE)
+            reference.load_state_dict(load_file(folder / REFERENCE))
 
 
 @contextmanager
