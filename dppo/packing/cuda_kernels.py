@@ -86,11 +86,17 @@ def torch_varlen(
     from torch.nn.attention.varlen import varlen_attn
 
     options: dict[str, Any] = {"scale": scale}
-    if "enable_gqa" in signature(varlen_attn).parameters:
+    if _has_groups(varlen_attn):
         options["enable_gqa"] = True
-    else:  # torch 2.11 needs a head of keys for each head of queries
+    else:
         key, value = (x.repeat_interleave(query.shape[1] // x.shape[1], 1) for x in (key, value))
     return _over_gathered_keys(varlen_attn, query, key, value, segments, window, **options)
+
+
+@cache
+def _has_groups(function: Callable[..., Any]) -> bool:
+    """True if several heads of queries may share a head of keys; torch 2.11 needs one for each."""
+    return "enable_gqa" in signature(function).parameters
 
 
 def flash_varlen(version: int) -> Attend:
