@@ -168,24 +168,27 @@ class RowTrainer(TrainingLoop):
 
     def _loaded(self, batches: list[Any]) -> StepRows:
         """The rows of a step on all ranks, from the micro-batches that TRL's loader gives this one."""
-        calls, stride = len(batches), max(len(batches), self.args.gradient_accumulation_steps)
-        rows_of = self.rows_of if self.table is None else lambda batch: batch["row"].tolist()
-        here = enumerate(batches, self.accelerator.process_index * stride)
-        part_N, data = zip(*gather_object([(part, row) for part, batch in here for row in rows_of(batch)]), strict=True)
+        calls, rank = len(batches), self.accelerator.process_index
+        stride = max(calls, self.args.gradient_accumulation_steps)
         if self.table is None:
-            row_N, count_N3 = torch.arange(len(data)), np.array([self.read(row).counts for row in data], np.float64)
-            self.source.scores = RecordedScores(row_N.numpy().astype(np.uint64), count_N3[:, 0])
+            # Rows of a stream stay with the rank that has read them: the others need their counts alone.
+            own = [(rank * stride + call, row) for call, batch in enumerate(batches) for row in self.rows_of(batch)]
+            part_N, *counts = zip(*gather_object([(part, *self.read(row).counts) for part, row in own]), strict=True)
+            row_N, count_3N, here = torch.arange(len(part_N)), torch.tensor(counts).double(), iter(own)
+            data = [next(here)[1] if part // stride == rank else None for part in part_N]
+            self.source.scores = RecordedScores(row_N.numpy().astype(np.uint64), count_3N[0].numpy())
         else:
-            row_N, data = torch.tensor(data), self.table
-            count_N3 = self._counts[row_N.numpy()]
-        counts = dict(zip(("tokens_N", "attended_N", "trained_N"), torch.from_numpy(count_N3).T, strict=True))
-        return StepRows(data=data, row_N=row_N, part_N=torch.tensor(part_N), calls=calls, stride=stride, **counts)
+            own = [(rank * stride + call, row) for call, batch in enumerate(batches) for row in batch["row"].tolist()]
+            part_N, row_N = torch.tensor(gather_object(own)).T
+            data, count_3N = self.table, torch.from_numpy(self._counts[row_N.numpy()].T)
+        counts = dict(zip(("tokens_N", "attended_N", "trained_N"), count_3N, strict=True))
+        return StepRows(data=data, row_N=row_N, part_N=torch.as_tensor(part_N), calls=calls, stride=stride, **counts)
 
     def _dealt(self, draw: Draw) -> RowBatch:
         """The sequences of this rank's share of the kept rows, in about equal tokens per rank."""
         rows, rank = self.rows, self.accelerator.process_index
         kept, tokens_N = draw.keep_N.nonzero().flatten().tolist(), rows.tokens_N
-        if self.method.router_coef:  # those of a micro-batch belong together
+        if self.table is None or self.method.router_coef:  # no other rank has them, or they belong together
             places = [place for place in kept if rows.part_N[place] // rows.stride == rank]
         else:
             dealt = longest_processing_time(tokens_N[kept].tolist(), self.accelerator.num_processes)
