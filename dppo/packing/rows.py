@@ -79,7 +79,7 @@ def once_per_row(make: Callable[..., Made]) -> Callable[..., Made]:
 
 
 def on_device(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
-    """Integer tensors of the host on ``device``, by one copy, pinned for a GPU: else the host would wait."""
+    """Tensors of the host, of one dtype, on ``device``, by one copy, pinned for a GPU: else the host would wait."""
     if device.type == "cpu" or not tensors:
         return list(tensors)
     flat = torch.cat([tensor.flatten() for tensor in tensors])

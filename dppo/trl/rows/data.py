@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from dppo.errors import DataError
-from dppo.packing.rows import UNSCORED
+from dppo.packing.rows import UNSCORED, on_device
 from dppo.step import StepSizes
 from dppo.trl.batch import RankBatch
 
@@ -84,7 +84,7 @@ class StepRows:
     """The N rows of one optimizer step on all ranks, equal on every rank."""
 
     data: Any
-    """The dataset; or the N rows of a stream."""
+    """The dataset; or the N rows of a stream, None for those of other ranks."""
     row_N: Tensor
     """(N,) int64 index in ``data``."""
     part_N: Tensor
@@ -157,7 +157,7 @@ class RowMetrics:
         """
         if name not in self._factor:
             factor_N = mean_factors(count_N, self._call_N, self._weight_N)
-            self._factor[name] = factor_N[self._place_B].float().to(value_U.device)
+            (self._factor[name],) = on_device([factor_N[self._place_B].float()], value_U.device)
         self.add_sum(name, (value_U.detach() * weight_U * self._factor[name][row_U]).sum())
 
     def add_sum(self, name: str, value: Tensor) -> None:
