@@ -42,7 +42,7 @@ class PerPair(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         of_pairs = func in (Tensor.mean, Tensor.item) and args[0].dim() == 1
-        of_mask = func is Tensor.__getitem__ and isinstance(args[1], Tensor)
+        of_mask = func is Tensor.__getitem__ and isinstance(args[1], Tensor) and args[1].dtype == torch.bool
         return args[0] if of_pairs or of_mask else func(*args, **(kwargs or {}))
 
 

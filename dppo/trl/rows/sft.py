@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
@@ -111,8 +112,9 @@ class DPPOSFTTrainer(RowTrainer, SFTTrainer):
     def read(self, row: Mapping[str, Any]) -> ReadRow:
         ids = row["input_ids"]
         labels = row.get("labels", ids)  # without labels, after skip_prepare_dataset, TRL trains on every token
-        tokens = row.get("seq_lengths") or [len(ids)]  # of one sequence, or of those that TRL has packed
-        parts = zip(*(torch.tensor(each).split(tokens) for each in (ids, labels)), strict=True)
+        # Of one sequence, or of those that TRL has packed.
+        ends = [0, *accumulate(row.get("seq_lengths") or [len(ids)])]
+        parts = [(torch.tensor(ids[at:end]), torch.tensor(labels[at:end])) for at, end in pairwise(ends)]
         found = [trained(*part, whole=self.aux_loss_enabled) for part in parts]
         sequences = [each for each in found if each is not None]
         count = sum(int(each.scored.sum()) for each in sequences)
