@@ -16,6 +16,7 @@ from tiny_runs import problems, two_processes
 from transformers import AutoModelForCausalLM
 from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
 from trl.experimental.async_grpo.packing import TREE_ATTENTION, TreeRow, register_tree_attention
+from trl_gradients import mean_over_draws, unweighted
 
 from dppo.errors import CheckpointError, ConfigError, EngineError
 from dppo.step.in_flight import InFlight
@@ -25,7 +26,6 @@ from dppo.trl.async_grpo.attention import serve_tree_attention
 from dppo.trl.async_grpo.config import DPPOAsyncConfig
 from dppo.trl.async_grpo.trainer import DPPOAsyncTrainer
 from dppo.types import Block, Candidates, Draw
-from dppo.verification.enumerate import enumerated, every_way
 
 SMALL = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1, "max_steps": 1}
 """Two groups a step in one call of the loss."""
@@ -123,40 +123,38 @@ def test_a_step_without_a_signal_is_a_step_with_a_gradient_of_zero(tiny_path, tm
     assert trainer.state.log_history[0]["batch/microbatches_per_step"] == 2
 
 
+def gradient_of(trainer, plan, completions):
+    """The gradient of a plan through the trainer's own rows and loss."""
+    trainer.model.zero_grad()
+    trainer.current_gradient_accumulation_steps = 1
+    (call,) = trainer.passes_of(plan, completions)
+    rows = [{name: x.double() if x.is_floating_point() else x for name, x in row.items()} for row in call]
+    trainer.compute_loss(trainer.model, {"rows": rows}).backward()
+    return {name: p.grad.clone() for name, p in trainer.model.named_parameters()}
+
+
 def full_and_mean(path, folder, *, forget="", **options):
-    """The full batch's gradient, and the mean over every draw of a method, through the trainer's own loss."""
+    """The full batch's gradient, and the mean over every draw of a method."""
     trainer = ours(path, folder, **SMALL | options)
     trainer.model.double()
     groups = [group_of(0, 0, forks=True), group_of(1, 1)]
     completions = [steps.Completion(rows, place) for place, group in enumerate(groups) for rows in group.completions]
-    method = trainer.session.method
-    drawn = replace(method, completions=enumerated(method.completions), tokens=enumerated(method.tokens))
 
-    def gradient(method, tape):
-        trainer.session.method, trainer.session.samples = method, None
+    def gradient(tape):
         plan = trainer.session.plan(
             whole_block(2, 2 * G),
-            steps.rolled_out(completions, tokens=method.tokens.active),
+            steps.rolled_out(completions, tokens=trainer.session.method.tokens.active),
             streams=lambda *_: tape,
             advantages=steps.given_advantages(completions),
         )
         if forget == "weights":
-            plan = replace(plan, weight_UN=(plan.weight_UN > 0).double())
+            plan = unweighted(plan)
         if forget == "denominator":
             kept = plan.completions.tokens_N[plan.kept(0)].sum()
             plan = replace(plan, sizes=plan.sizes._replace(denominator=float(kept)))
-        trainer.current_gradient_accumulation_steps = 1
-        trainer.model.zero_grad()
-        (call,) = trainer.passes_of(plan, completions)
-        trainer.compute_loss(trainer.model, {"rows": [_double(row) for row in call]}).backward()
-        return {name: p.grad.clone() for name, p in trainer.model.named_parameters()}
+        return gradient_of(trainer, plan, completions)
 
-    trainer.session.source = None
-    whole = replace(method, completions=method.completions.at_rate(0.0), tokens=method.tokens.at_rate(0.0, 0.0))
-    full = gradient(whole, None)
-    ways = [(found, chance) for found, chance in every_way(partial(gradient, drawn))]
-    assert len(ways) > 3 and sum(chance for _, chance in ways) == pytest.approx(1)
-    return full, {name: sum(chance * found[name] for found, chance in ways) for name in full}
+    return mean_over_draws(trainer.session, gradient)
 
 
 PROBABILITIES = (0.9, 0.5, 0.3)
@@ -181,12 +179,7 @@ def full_and_mean_over_prompts(path, folder, *, loss_type, forget=""):
         requested, _ = session.after_update({str(row) for row in reversed(rows)})
         groups = [group_of(row, row) for row in rows]
         trainer.session.samples = None
-        plan, completions = steps.planned(trainer.session, requested, groups, 0, 0.0)
-        trainer.current_gradient_accumulation_steps = 1
-        trainer.model.zero_grad()
-        (call,) = trainer.passes_of(plan, completions)
-        trainer.compute_loss(trainer.model, {"rows": [_double(row) for row in call]}).backward()
-        return {name: p.grad.clone() for name, p in trainer.model.named_parameters()}
+        return gradient_of(trainer, *steps.planned(trainer.session, requested, groups, 0, 0.0))
 
     trainer.session.source = None  # nothing is learned from one group for the next
     full = gradient(torch.ones(3, dtype=torch.bool), torch.ones(3, dtype=torch.float64))
@@ -210,10 +203,6 @@ def test_prompts_without_weights_or_with_their_own_denominator_are_seen(tiny_pat
     """``dapo`` divides by tokens that are rolled out, which follow the draw: it is declared as biased."""
     full, mean = full_and_mean_over_prompts(tiny_path, tmp_path, loss_type=loss_type, forget=forget)
     assert relative_difference(mean, full) > 1e-2
-
-
-def _double(row):
-    return {name: value.double() if value.is_floating_point() else value for name, value in row.items()}
 
 
 DRAWS = {

@@ -2,7 +2,6 @@
 
 import copy
 from dataclasses import replace
-from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -12,7 +11,7 @@ from peft import LoraConfig
 from tiny_pictures import mine, saved_model, seen_problems, stock, words_reward
 from tiny_runs import GENERATIONS, alike, relative_difference, two_processes
 from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VisionTransformerPretrainedModel
-from trl_gradients import TOLERANCE
+from trl_gradients import TOLERANCE, full_and_mean
 
 from benchmarks.swap.pictures import KINDS, picture
 from dppo.errors import ConfigError, DataError
@@ -21,7 +20,6 @@ from dppo.trl.grpo.prompts import check_prompts, stream_and_history
 from dppo.trl.layouts import choose_layout
 from dppo.trl.pictures import OF_PICTURES, Pictures, joined_pictures
 from dppo.trl.served import unserved_models
-from dppo.verification.enumerate import enumerated, every_way
 
 SEVERAL = {"max_tokens_per_row": 120}
 """Several forward passes a step, with and without pictures."""
@@ -114,43 +112,6 @@ def test_only_kept_pictures_are_encoded(rate, made, tmp_path, monkeypatch):
         assert relative_difference(found[0], expected[0]) < TOLERANCE
 
 
-def full_and_mean(model, tmp_path, *, weights=True, **options):
-    """The full batch's gradient, and the mean over every draw, through the trainer's own passes and loss."""
-    _, trainer = mine(model, tmp_path, prompts=2, prune_floor=0.1, **SEVERAL | options)
-    trainer.model.double()
-    examples = [trainer.train_dataset[row] for row in (0, 1) for _ in range(GENERATIONS)]
-    prompts, generated = trainer._roll_out_step(examples)
-    tokens = trainer.method.tokens.active
-    everything = rollouts.rolled_out(generated, trainer._rewards_of(generated), trainer.accelerator, tokens=tokens)
-    method, trainer.session.source = trainer.method, None
-    drawn = replace(method, completions=enumerated(method.completions), tokens=enumerated(method.tokens))
-
-    def gradient(method, tape):
-        trainer.session.method, trainer.session.samples = method, None
-        plan = trainer.session.plan(prompts, everything, streams=lambda *_: tape)
-        if not weights:
-            plan = replace(plan, weight_UN=(plan.weight_UN > 0).double())
-        batch = rollouts.rank_batch(generated, plan, trainer.accelerator, 1)
-        with_terms = trainer.forwards.with_log_probs(batch)
-        (call,), _ = trainer.forwards.calls(with_terms.cut(slice(0, 1)), with_terms.weight_UB[0], 1)
-        trainer.model.zero_grad()
-        trainer.current_gradient_accumulation_steps = 1
-        for each in call:
-            trainer._micro_batch_loss(trainer.model, each, 0, trainer._no_metrics()).backward()
-        return {name: _gradient(p) for name, p in trainer.model.named_parameters()}
-
-    full = gradient(
-        replace(method, completions=method.completions.at_rate(0.0), tokens=method.tokens.at_rate(0, 0)), None
-    )
-    ways = list(every_way(partial(gradient, drawn)))
-    assert len(ways) > 3 and sum(chance for _, chance in ways) == pytest.approx(1)
-    return full, {name: sum(chance * found[name] for found, chance in ways) for name in full}
-
-
-def _gradient(parameter):
-    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.clone()
-
-
 DRAWS = {
     "completions": {"completion_prune_rate": 0.5},
     "completions, kl": {"completion_prune_rate": 0.5, "beta": 0.1},
@@ -160,13 +121,9 @@ DRAWS = {
 
 @pytest.mark.parametrize("options", DRAWS.values(), ids=DRAWS)
 def test_the_mean_over_every_draw_is_the_full_gradient(options, made, tmp_path):
-    full, mean = full_and_mean(made("qwen"), tmp_path, **options)
+    _, trainer = mine(made("qwen"), tmp_path, prompts=2, prune_floor=0.1, **SEVERAL | options)
+    full, mean = full_and_mean(trainer)
     assert relative_difference(mean, full) < 1e-6
-
-
-def test_forgotten_weights_are_seen(made, tmp_path):
-    full, mean = full_and_mean(made("qwen"), tmp_path, weights=False, **DRAWS["completions"])
-    assert relative_difference(mean, full) > 1e-2
 
 
 def test_resumed_equals_uninterrupted(made, tmp_path):
@@ -351,31 +308,6 @@ def test_pictures_move_with_their_rows(made, tmp_path, monkeypatch):
     assert there.pictures.count_B == expected.count_B
     for name, rows in expected.values.items():
         assert all(map(torch.equal, there.pictures.values[name], rows)), name
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_training_vlm(kind, made, tmp_path):
-    """TRL's tests of this name: completions by ``generate``; all weights that move there have moved."""
-
-    def moved(run):
-        torch.manual_seed(0)
-        reward = lambda completions, **_: [float(len(each[0]["content"])) for each in completions]  # noqa: E731
-        reward.__name__ = "length"
-        _, trainer = run(
-            made(kind),
-            tmp_path,
-            rollout=None,
-            data=seen_problems(6, alone=True),
-            reward=reward,
-            learning_rate=0.1,
-            max_steps=3,
-        )
-        assert trainer.state.log_history[-1]["train_loss"] is not None
-        before, after = KINDS[kind](), dict(trainer.model.named_parameters())
-        start = type(before[0]).from_pretrained(made(kind)[0]).named_parameters()
-        return {name for name, value in start if not torch.equal(value, after[name])}
-
-    assert moved(mine) == moved(stock) != set()
 
 
 REFUSED = {"tools": {"tools": [print]}, "FSDP": {"is_fsdp_enabled": True}}

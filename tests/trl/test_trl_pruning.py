@@ -5,95 +5,40 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tiny_runs import (
-    GENERATIONS,
-    LOG_ALL,
-    SHARES,
-    SHORT,
-    length_reward,
-    logged,
-    problems,
-    relative_difference,
-    scripted,
-)
-from trl_gradients import dppo_run, trl_run
+from tiny_runs import GENERATIONS, SHARES, logged, relative_difference
+from trl_gradients import dppo_run, full_and_mean, trl_run, unweighted
 
-from dppo.trl import DPPOConfig, DPPOTrainer
-from dppo.trl.grpo.rollouts import rank_batch
+from dppo.trl.forwards import ForwardPasses
 
-DRAWS = 60
+DRAWS = {"plain": {}, "kl": {"beta": 0.1}, "high entropies": {"top_entropy_quantile": 0.2}}
 
 
-class ManyDraws(DPPOTrainer):
-    """Instead of training, collects the gradient of one generation under many completion draws."""
-
-    def gradients_of_draws(self, draws):
-        self.model.train()
-        self.current_gradient_accumulation_steps = 1
-        prompts, generated = self._roll_out_step(None)
-        for index in range(draws):
-            self.session.number = index
-            plan = self.drawn(self._plan(prompts, generated))
-            batch = rank_batch(generated, plan, self.accelerator, self.schedule.calls)
-            batch = self.forwards.with_log_probs(self.with_policy_mask(batch))
-            self.model.zero_grad()
-            calls, _ = self.forwards.calls(batch, batch.weight_UB[0], 1)
-            self.loss_of(self.model, {"batch": batch, "micro_batches": calls[0]}).backward()
-            yield torch.cat([p.grad.flatten().double() for p in self.model.parameters()])
-
-    def drawn(self, plan):
-        return plan
-
-    def with_policy_mask(self, batch):
-        return self.forwards.with_policy_mask(batch, self.schedule.calls)
+def error(path, folder, *, changed=lambda plan: plan, **options):
+    """Of the mean gradient over every draw of the completions of two groups; relative."""
+    settings = dict(prompts=2, loss_type="dr_grpo", completion_prune_rate=0.5, prune_floor=0.1)
+    _, trainer = dppo_run(path, folder, **settings | options)
+    full, mean = full_and_mean(trainer, changed=changed)
+    return relative_difference(mean, full)
 
 
-def many_draws(path, tmp_path, trainer=ManyDraws, **options):
-    settings = SHORT | dict(
-        output_dir=str(tmp_path / "many"), per_device_train_batch_size=8 * GENERATIONS, loss_type="dr_grpo"
-    )
-    run = trainer(path, length_reward, DPPOConfig(**settings | LOG_ALL | options), problems(8), rollout_func=scripted)
-    return list(run.gradients_of_draws(1 if not options["completion_prune_rate"] else DRAWS))
-
-
-def squared_bias_over_variance(draws, full):
-    """About 1 / draws for an unbiased estimate, whatever its variance."""
-    draws = torch.stack(draws)
-    mean = draws.mean(0)
-    return float((mean - full).square().sum() / (draws - mean).square().sum(1).mean())
-
-
-OPTIONS = {"plain": {}, "kl": {"beta": 0.1}, "high entropies": {"top_entropy_quantile": 0.2}}
-
-
-@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-def test_mean_over_draws_is_the_full_gradient(options, tiny_path, tmp_path):
-    full = many_draws(tiny_path, tmp_path, completion_prune_rate=0.0, **options)[0]
-    draws = many_draws(tiny_path, tmp_path, completion_prune_rate=0.5, **options)
-    # The ratio times DRAWS is a weighted mean of chi-square(1) variables: above 4 in fewer than 1 of 1000 runs.
-    assert squared_bias_over_variance(draws, full) < 4 / DRAWS
+@pytest.mark.parametrize("options", DRAWS.values(), ids=DRAWS)
+def test_the_mean_over_every_draw_is_the_full_gradient(options, tiny_path, tmp_path):
+    assert error(tiny_path, tmp_path, **options) < 1e-6
 
 
 def test_forgotten_weights_are_caught(tiny_path, tmp_path):
-    class Forgets(ManyDraws):
-        def drawn(self, plan):
-            return replace(plan, weight_UN=(plan.weight_UN > 0).double())
-
-    full = many_draws(tiny_path, tmp_path, completion_prune_rate=0.0)[0]
-    draws = many_draws(tiny_path, tmp_path, completion_prune_rate=0.5, trainer=Forgets)
-    assert squared_bias_over_variance(draws, full) > 40 / DRAWS
+    assert error(tiny_path, tmp_path, changed=unweighted) > 1e-2
 
 
-def test_a_threshold_over_kept_tokens_is_caught(tiny_path, tmp_path):
-    class OfKept(ManyDraws):
-        def with_policy_mask(self, batch):
-            kept = batch.loss_mask * (batch.weight_UB[0] > 0)[:, None]
-            return replace(batch, policy_mask=super().with_policy_mask(replace(batch, loss_mask=kept)).policy_mask)
+def test_a_threshold_over_kept_tokens_is_caught(tiny_path, tmp_path, monkeypatch):
+    right = ForwardPasses.with_policy_mask
 
-    options = OPTIONS["high entropies"]
-    full = many_draws(tiny_path, tmp_path, completion_prune_rate=0.0, **options)[0]
-    draws = many_draws(tiny_path, tmp_path, completion_prune_rate=0.5, trainer=OfKept, **options)
-    assert squared_bias_over_variance(draws, full) > 40 / DRAWS
+    def of_kept(self, batch, calls):
+        kept = batch.loss_mask * (batch.weight_UB[0] > 0)[:, None]
+        return replace(batch, policy_mask=right(self, replace(batch, loss_mask=kept), calls).policy_mask)
+
+    monkeypatch.setattr(ForwardPasses, "with_policy_mask", of_kept)
+    assert error(tiny_path, tmp_path, **DRAWS["high entropies"]) > 1e-2
 
 
 def test_metrics_of_a_pruned_run(tiny_path, tmp_path):

@@ -1,7 +1,6 @@
 """Tokens left out, through TRL's trainer: the mean over draws is the full gradient, and less is forwarded."""
 
 import math
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -9,107 +8,47 @@ import torch
 from cases import parameters
 from refusals import refused
 from tiny_runs import logged, relative_difference, scripted
-from trl_gradients import dppo_run
+from trl_gradients import dppo_run, full_and_mean
 
 from dppo.errors import ConfigError
-from dppo.pruning import TokenPruning
-from dppo.pruning import tokens as token_level
-from dppo.pruning.tokens import best_cuts
-from dppo.trl.grpo import config
 from dppo.trl.grpo.rollouts import rolled_out
 from dppo.types import Rewards
 
-EXACT, BIASED = 1e-6, 1e-3
-POINTS = 4
-"""Equally likely values of the uniform numbers: probabilities are whole multiples of one over it."""
-EXACTLY = dict(model_init_kwargs={"dtype": torch.float64}, loss_type="dr_grpo", scale_rewards="none")
-
-
-def in_quarters(moment_NT, span_NT, rate, floor):
-    """The best cuts, rounded up to probabilities that ``POINTS`` outcomes have exactly."""
-    reach_NT = best_cuts(moment_NT, span_NT, rate, floor)
-    return (reach_NT * POINTS - 1e-9).ceil() / POINTS
-
-
-def by_turns(moment_NT, span_NT, rate, floor):
-    """Every token has the probability one over ``POINTS`` to reach the head."""
-    return span_NT.double() / POINTS
-
-
-class AtPoint:
-    """A generator that stands for one outcome: every cut by one number, and of the head's tokens every fourth."""
-
-    def __init__(self, cut, head):
-        self.cut, self.head = cut, head
-
-    def permutation(self, count):
-        return torch.full((count,), (self.cut + 0.5) / POINTS * count).numpy()
-
-    def random(self, count=None):
-        return torch.zeros(count).numpy()
-
-
-def every_fourth(prob, score, rng):
-    """The outcome ``rng.head`` of a draw that keeps each token in one of ``POINTS`` outcomes."""
-    return (torch.arange(len(prob)) + rng.head) % POINTS == 0
-
-
-def mean_of_outcomes(path, folder, level, **options):
-    """The mean gradient of the first step over all outcomes, the full batch's, and the forwarded tokens of each."""
-    original, pruned, tokens, parts = TokenPruning.draw, config.pruned, [], []
-    heads = range(POINTS if level.get("head_rate") else 1)
-    outcomes = [(cut, head) for cut in range(POINTS if level.get("rate") else 1) for head in heads]
-    with pytest.MonkeyPatch.context() as patch:
-        for outcome in outcomes:
-            made = TokenPruning(**level)
-            patch.setattr(
-                TokenPruning,
-                "draw",
-                lambda self, moment, span, rng, o=outcome: original(self, moment, span, AtPoint(*o)),
-            )
-            patch.setattr(token_level, "SYSTEMATIC", replace(token_level.SYSTEMATIC, draw=every_fourth))
-            patch.setattr(config, "pruned", lambda *given, made=made: replace(pruned(*given), tokens=made))
-            found, trainer = dppo_run(path, folder, completion_prune_rate=0.0, **options)
-            tokens.append(logged(trainer, "prune/tokens_trained")[0])
-            parts.append({name: gradient / len(outcomes) for name, gradient in found[0].items()})
-    (whole,), _ = dppo_run(path, folder, completion_prune_rate=0.0, **options)
-    return {name: sum(part[name] for part in parts) for name in whole}, whole, tokens
-
-
-CUTS = dict(rate=0.4, cut_rule=in_quarters)
-HEAD = dict(head_rate=1 - 1 / POINTS, head_rule=by_turns)
+CUTS = dict(token_prune_rate=0.4)
 CASES = {
-    "cuts, rows": (CUTS, {}),
-    "cuts, padded": (CUTS, {"layout": "padded"}),
-    "head, padded": (HEAD, {"layout": "padded"}),
-    "cuts and head, kl and entropy": (CUTS | HEAD, {"beta": 0.1, "entropy_coef": 0.01, "layout": "packed"}),
-    "cuts, mean within completions": (CUTS, {"loss_type": "grpo"}),
+    "cuts, rows": CUTS,
+    "cuts, padded": CUTS | {"layout": "padded"},
+    "head, padded": {"head_prune_rate": 0.5, "layout": "padded"},
+    "cuts and head, kl and entropy": CUTS
+    | {"head_prune_rate": 0.5, "beta": 0.1, "entropy_coef": 0.01, "layout": "packed", "method": "nat_urs"},
+    "cuts, mean within completions": CUTS | {"loss_type": "grpo"},
 }
-
-
 SLOW = ("cuts, padded", "cuts and head, kl and entropy", "cuts, mean within completions")
 
 
-@pytest.mark.parametrize("case", parameters(CASES, SLOW))
-def test_the_mean_over_all_draws_is_the_full_gradient(case, tiny_path, tmp_path):
-    level, options = case
-    mean, whole, tokens = mean_of_outcomes(tiny_path, tmp_path, level, **EXACTLY | options)
-    assert relative_difference(mean, whole) < EXACT
-    assert len(set(tokens)) > 1 or "rate" not in level
+def error(path, folder, **options):
+    """Of the mean gradient over every draw of the tokens of two groups; relative."""
+    settings = dict(prompts=2, completion_prune_rate=0.0, loss_type="dr_grpo", scale_rewards="none")
+    _, trainer = dppo_run(path, folder, **settings | options)
+    full, mean = full_and_mean(trainer)
+    return relative_difference(mean, full)
+
+
+@pytest.mark.parametrize("options", parameters(CASES, SLOW))
+def test_the_mean_over_every_draw_is_the_full_gradient(options, tiny_path, tmp_path):
+    assert error(tiny_path, tmp_path, **options) < 1e-6
 
 
 def test_a_weight_forgotten_is_found(tiny_path, tmp_path, monkeypatch):
     """The wrong twin: the loss of drawn tokens at the weight of their completion alone."""
     monkeypatch.setattr("dppo.trl.batch.MicroBatch.loss_weight", property(lambda self: self.weight))
-    mean, whole, _ = mean_of_outcomes(tiny_path, tmp_path, CUTS, **EXACTLY)
-    assert relative_difference(mean, whole) > BIASED
+    assert error(tiny_path, tmp_path, **CUTS) > 1e-2
 
 
 def test_a_mean_over_what_is_left_is_found(tiny_path, tmp_path, monkeypatch):
     """The wrong twin: a completion's sum divided by its tokens before the cut."""
     monkeypatch.setattr("dppo.trl.batch.MicroBatch.counted_B", None)
-    mean, whole, _ = mean_of_outcomes(tiny_path, tmp_path, CUTS, **EXACTLY | {"loss_type": "grpo"})
-    assert relative_difference(mean, whole) > BIASED
+    assert error(tiny_path, tmp_path, **CASES["cuts, mean within completions"]) > 1e-2
 
 
 def test_every_pass_forwards_what_is_drawn_and_no_more(tiny_path, tmp_path, forwarded):

@@ -1,5 +1,10 @@
-"""Gradients of short runs, TRL's and ours, and their relative difference."""
+"""Gradients of short runs, TRL's and ours, their relative difference, and their means over draws."""
 
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
 from tiny_runs import (
     GENERATIONS,
     LOG_ALL,
@@ -13,6 +18,8 @@ from tiny_runs import (
 from trl import GRPOConfig, GRPOTrainer
 
 from dppo.trl import DPPOConfig, DPPOTrainer
+from dppo.trl.grpo import rollouts
+from dppo.verification.enumerate import enumerated, every_way
 
 TOLERANCE = 1e-5
 
@@ -74,3 +81,50 @@ def compare(path, tmp_path, ours=None, **options):
 
 def split(options, calls):
     return options | {"per_device_train_batch_size": 8 * GENERATIONS // calls, "gradient_accumulation_steps": calls}
+
+
+def mean_over_draws(session, gradient):
+    """``gradient(tape)`` with nothing pruned, and its mean over every draw of the method of a session."""
+    method, session.source = session.method, None  # nothing is learned from one gradient for the next
+    whole = replace(method, completions=method.completions.at_rate(0.0), tokens=method.tokens.at_rate(0.0, 0.0))
+    drawn = replace(method, completions=enumerated(method.completions), tokens=enumerated(method.tokens))
+
+    def of(method, tape):
+        session.method, session.samples = method, None
+        return gradient(tape)
+
+    full, ways = of(whole, None), list(every_way(partial(of, drawn)))
+    assert len(ways) > 3 and sum(chance for _, chance in ways) == pytest.approx(1)
+    return full, {name: sum(chance * found[name] for found, chance in ways) for name in full}
+
+
+def full_and_mean(trainer, *, changed=lambda plan: plan):
+    """The full batch's gradient of a generation, and the mean over every draw, by the trainer's own passes and loss.
+
+    ``changed`` makes another plan of each: a wrong twin.
+    """
+    trainer.model.double()
+    trainer.forwards.enter()
+    prompts, generated = trainer._roll_out_step(None)
+    rewards, tokens = trainer._rewards_of(generated), trainer.method.tokens.active
+    everything = rollouts.rolled_out(generated, rewards, trainer.accelerator, tokens=tokens)
+    trainer.current_gradient_accumulation_steps = 1
+
+    def gradient(tape):
+        plan = changed(trainer.session.plan(prompts, everything, streams=lambda *_: tape))
+        new = replace(generated, prompt_ids=generated.prompt_ids.clone())  # passes are laid out once in a generation
+        batch = rollouts.rank_batch(new, plan, trainer.accelerator, 1)
+        batch = trainer.forwards.with_log_probs(trainer.forwards.with_policy_mask(batch, 1))
+        (call,), _ = trainer.forwards.calls(batch.cut(slice(0, 1)), batch.weight_UB[0], 1)
+        trainer.model.zero_grad()
+        for each in call:
+            trainer._micro_batch_loss(trainer.model, each, 0, trainer._no_metrics()).backward()
+        parameters = dict(trainer.model.named_parameters())
+        return {name: torch.zeros_like(p) if p.grad is None else p.grad.clone() for name, p in parameters.items()}
+
+    return mean_over_draws(trainer.session, gradient)
+
+
+def unweighted(plan):
+    """The wrong twin of a plan: what is kept counts once."""
+    return replace(plan, weight_UN=(plan.weight_UN > 0).double())
