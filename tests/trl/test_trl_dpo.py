@@ -1,36 +1,17 @@
 """Training on drawn pairs: TRL's loss and gradient where nothing is dropped, and on average where pairs are."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from datasets import Dataset
-from dpo_runs import RPO, by_length, ours, pairs, stock
+from dpo_runs import by_length, ours, pairs, stock
 from refusals import refused
-from sft_runs import Fixed, as_trl, trained
+from sft_runs import as_trl, trained
 from tiny_runs import relative_difference
 
 from dppo.errors import ConfigError, DataError, RewardError
 from dppo.objective import margin_weights
 from dppo.packing import plan_rows
-from dppo.pruning import UNWEIGHTED
 from dppo.trl.layouts import RowLayout
-
-CONTRACT = {
-    "sigmoid": {},
-    "rpo": RPO,
-    "reference computed before": {"precompute_ref_log_probs": True},
-    "truncated": {"max_length": 6},
-    "small rows": {"max_tokens_per_row": 20},
-    "checkpointing": {"gradient_checkpointing": True},
-}
-
-
-@pytest.mark.parametrize("options", CONTRACT.values(), ids=CONTRACT)
-def test_with_nothing_pruned_loss_and_gradient_are_trls(options, tiny_path, tmp_path):
-    shared = {name: value for name, value in options.items() if name != "max_tokens_per_row"}
-    metrics = ("loss", "rewards/margins", "rewards/accuracies")
-    as_trl(stock, ours, tiny_path, tmp_path, only=options, metrics=metrics, **shared)
 
 
 @pytest.mark.filterwarnings("ignore:one prompt with its answers")
@@ -38,7 +19,7 @@ def test_pairs_stay_whole_in_rows_that_are_too_small_for_them(tiny_path, tmp_pat
     """Of a stream nobody knows the longest pair. The wrong twin packs answers one by one."""
     stream = dict(data=pairs().to_iterable_dataset(), max_steps=3)
     with pytest.warns(UserWarning, match="one prompt with its answers is .* over max_tokens_per_row=4"):
-        as_trl(stock, ours, tiny_path, tmp_path, only={"max_tokens_per_row": 4}, metrics=("loss",), **stream)
+        as_trl(stock, ours, tiny_path, tmp_path, only={"max_tokens_per_row": 4}, **stream)
     monkeypatch.setattr(RowLayout, "places", torn)
     with pytest.raises(ValueError, match="not enough values to unpack"):  # one answer in a row
         as_trl(stock, ours, tiny_path, tmp_path, only={"max_tokens_per_row": 4}, **stream)
@@ -47,17 +28,6 @@ def test_pairs_stay_whole_in_rows_that_are_too_small_for_them(tiny_path, tmp_pat
 def torn(layout, rank_batch, kept, max_tokens):
     """Passes as of sequences that do not belong together."""
     return plan_rows(*layout._sizes(rank_batch, kept), max_tokens)
-
-
-def test_wrong_twins_are_caught(tiny_path, tmp_path, monkeypatch):
-    """A mean over the preferred answers' tokens that are kept, and draws that are not weighted."""
-    twin = Fixed(ours, tiny_path, tmp_path, monkeypatch, **RPO)
-    twin.trainer.source.method = replace(twin.trainer.method, over_kept=True)
-    assert twin.error() > 0.01
-    twin = Fixed(ours, tiny_path, tmp_path, monkeypatch)
-    rows = replace(twin.trainer.method.rows, weighting=UNWEIGHTED)
-    twin.trainer.source.method = replace(twin.trainer.method, rows=rows)
-    assert twin.error() > 0.05
 
 
 def test_margin_weights_multiply_the_preference_loss_and_come_from_one_call(tiny_path, tmp_path):

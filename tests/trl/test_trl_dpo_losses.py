@@ -17,11 +17,9 @@ from transformers import Qwen3ForCausalLM
 from dppo.errors import ConfigError
 from dppo.methods import RowMethod
 from dppo.trl import DPPODPOConfig
-from dppo.trl.rows.pairs import OF_PAIRS, pair_losses
+from dppo.trl.rows.pairs import pair_losses
 
-METRICS = (*OF_PAIRS, "logits/chosen", "logits/rejected", "entropy", "mean_token_accuracy", "num_tokens", "loss")
 UNEVEN = {"per_device_train_batch_size": 3, "gradient_accumulation_steps": 2, "max_steps": 2, "beta": 0.2}
-UNEVEN |= {"optim": "sgd", "learning_rate": 1e-3}
 """A step of micro-batches of 3 and 3 of ten pairs, and one of 3 and 1."""
 
 
@@ -38,7 +36,7 @@ def near(path):
 def test_with_nothing_pruned_losses_gradients_and_metrics_are_trls(name, tiny_path, tmp_path):
     for layout in ("rows", "padded") if name in PADDED else ("rows",):
         options, only = UNEVEN | LOSSES[name] | {"own": near(tiny_path)}, {"layout": layout, "own": near(tiny_path)}
-        as_trl(dpo.stock, dpo.ours, tiny_path, tmp_path / layout, only=only, metrics=METRICS, **options)
+        as_trl(dpo.stock, dpo.ours, tiny_path, tmp_path / layout, only=only, **options)
 
 
 def test_a_mean_over_the_pairs_of_a_step_is_caught(tiny_path, tmp_path, monkeypatch):
@@ -66,13 +64,6 @@ def test_the_loss_of_known_margins():
     assert metrics["rewards/margins"].tolist() == pytest.approx([0.0, 1.0, -1.0], abs=1e-6)
     (slope,) = torch.autograd.grad(loss.sum(), logp_BT)
     assert slope[::2, 0].tolist() == pytest.approx([-0.05, -0.1 / (1 + math.e), -0.1 / (1 + 1 / math.e)], abs=1e-6)
-
-
-def test_shares_of_a_row_are_of_its_micro_batch():
-    method = RowMethod(name="all", paper="", rows=DPPODPOConfig("x", use_cpu=True).build_method().rows)
-    draw, part = None, torch.tensor([0, 0, 0, 2])
-    assert method.shares(draw, torch.ones(4), part).tolist() == pytest.approx([1 / 6, 1 / 6, 1 / 6, 1 / 2])
-    assert method.shares(draw, torch.tensor([2.0, 3, 5, 4]), part).tolist() == pytest.approx([0.05, 0.05, 0.05, 0.125])
 
 
 @pytest.mark.parametrize(

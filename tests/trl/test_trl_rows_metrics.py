@@ -2,57 +2,19 @@
 
 from types import SimpleNamespace
 
-import dpo_runs as dpo
 import numpy as np
 import pytest
 import torch
 from cases import one_in
-from sft_runs import ours, stock, texts, trained
+from sft_runs import compared, ours
 from tiny_runs import logged
-from trl import GRPOConfig, GRPOTrainer
-from trl_gradients import gradients, split
+from trl_gradients import dppo_run, split, trl_run
 
 from dppo.objective.losses import Tokens
-from dppo.trl import DPPOConfig, DPPOTrainer
+from dppo.trl import DPPOConfig
 from dppo.trl.grpo import rollouts
 from dppo.trl.metrics import LossMetrics
 from dppo.trl.rows.data import RowMetrics
-
-TIMES = ("train_runtime", "train_samples_per_second", "train_steps_per_second", "step_time", "total_flos")
-OF_RUN = {"sft": (stock, ours), "dpo": (dpo.stock, dpo.ours)}
-ROWS = {
-    "one micro-batch": {},
-    "accumulated": {"gradient_accumulation_steps": 2, "per_device_train_batch_size": 3},
-    "logged every second step": {"logging_steps": 2, "max_steps": 4, "layout": "padded"},
-}
-
-
-CANCELS = {"rewards/margins": 1e-5}
-"""Differences of log-probabilities of about 25 nats, of which float32 keeps 2e-6 each; one in the runs is 6e-5."""
-
-
-def compared(us, them, *, but=()):
-    """Names of TRL's that ours lacks, and those whose values differ."""
-    names = {name for row in them.state.log_history for name in row} - {*TIMES, *but}
-    return {
-        name: (logged(us, name), logged(them, name))
-        for name in names
-        if logged(us, name) != pytest.approx(logged(them, name), rel=1e-4, abs=CANCELS.get(name, 1e-6), nan_ok=True)
-    }
-
-
-@pytest.mark.parametrize("options", one_in(2, ROWS))
-@pytest.mark.parametrize("kind", OF_RUN)
-def test_metrics_of_trainers_on_rows_are_trls(kind, options, tiny_path, tmp_path):
-    make_theirs, make_ours = OF_RUN[kind]
-    shared = {name: value for name, value in options.items() if name != "layout"}
-    shared |= {"optim": "sgd", "learning_rate": 1e-3}  # Adam makes a whole step of a gradient of rounding
-    if kind == "sft":
-        shared["data"] = texts()
-    _, them = trained(make_theirs, tiny_path, tmp_path / "a", **shared)
-    _, us = trained(make_ours, tiny_path, tmp_path / "b", row_prune_rate=0.0, **shared | options)
-    assert compared(us, them) == {}
-    assert {"num_tokens", "entropy", "mean_token_accuracy"} <= {name for row in us.state.log_history for name in row}
 
 
 def test_seconds_of_a_step_on_rows_have_its_draw_in_them(tiny_path, tmp_path, monkeypatch):
@@ -73,15 +35,20 @@ def test_seconds_of_a_step_on_rows_have_its_draw_in_them(tiny_path, tmp_path, mo
 LATER = dict(num_iterations=2, max_steps=2, learning_rate=0.3, loss_type="grpo")
 """A second step on each generation, whose ratios are not 1."""
 GROUPS = {
-    "plain": LATER,
-    "kl": LATER | {"beta": 0.1},
-    "kl, corrected": LATER | {"beta": 0.1, "use_bias_correction_kl": True},
-    "delta below the upper bound": LATER | {"delta": 1.1, "epsilon_high": 0.28},
-    "delta above it": LATER | {"delta": 1.5},
-    "sequences": LATER | {"importance_sampling_level": "sequence", "beta": 0.1},
-    "bonus": LATER | {"entropy_coef": 0.1},
-    "dapo": LATER | {"entropy_coef": 0.1, "loss_type": "dapo", "beta": 0.1},
-    "cispo": LATER | {"loss_type": "cispo", "epsilon_high": 5.0},
+    "plain": {},
+    "kl, corrected": {"beta": 0.1, "use_bias_correction_kl": True},
+    "delta below the upper bound": {"delta": 1.1, "epsilon_high": 0.28},
+    "delta above it": {"delta": 1.5},
+    "bonus": {"entropy_coef": 0.1},
+    "dapo": {"entropy_coef": 0.1, "loss_type": "dapo", "beta": 0.1},
+    "cispo": {"loss_type": "cispo", "epsilon_high": 5.0},
+}
+SEVERAL = {
+    "grpo": {},
+    "dapo": {"loss_type": "dapo"},
+    "sequences": {"importance_sampling_level": "sequence"},
+    "cispo": {"loss_type": "cispo", "epsilon_high": 1.05},
+    "vespo": {"loss_type": "vespo"},
 }
 
 
@@ -89,30 +56,38 @@ NOT_FORWARDED = ("entropy",)
 """Without a reference completions without an advantage are not forwarded: it is a mean over the others."""
 
 
+def both(path, folder, **options):
+    """Our trainer and TRL's after the same run."""
+    _, them = trl_run(path, folder, **options)
+    _, us = dppo_run(path, folder, completion_prune_rate=0.0, **options)
+    return us, them
+
+
+def several(path, folder, options):
+    """Both trainers after steps of two micro-batches of completions of many lengths."""
+    own = {"beta": 0.1, "epsilon": 0.02, "shuffle_dataset": False, "learning_rate": 3e-2}
+    return both(path, folder, **split(LATER | own | options, 2))
+
+
 @pytest.mark.parametrize("options", one_in(3, GROUPS))
 def test_metrics_of_groups_are_trls(options, tiny_path, tmp_path):
-    _, them = gradients(GRPOTrainer, GRPOConfig, tiny_path, tmp_path, **options)
-    _, us = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, completion_prune_rate=0.0, **options)
+    us, them = both(tiny_path, tmp_path, **LATER | options)
     assert compared(us, them, but=() if "beta" in options or "entropy_coef" in options else NOT_FORWARDED) == {}
 
 
-SEVERAL = {
-    "grpo": {"loss_type": "grpo"},
-    "dapo": {"loss_type": "dapo"},
-    "sequences": {"loss_type": "grpo", "importance_sampling_level": "sequence"},
-    "cispo": {"loss_type": "cispo", "epsilon_high": 1.05},
-    "vespo": {"loss_type": "vespo"},
-}
+@pytest.mark.parametrize("options", one_in(3, SEVERAL))
+def test_metrics_of_steps_of_several_micro_batches_are_trls(options, tiny_path, tmp_path):
+    """Means over TRL's micro-batches: each completion counts in the one that TRL deals it to."""
+    us, them = several(tiny_path, tmp_path, options)
+    assert compared(us, them) == {}
+    assert any(value for name in ("clip_ratio/high_max", "cispo_clip_ratio", "kl") for value in logged(them, name))
 
 
-def several(options, tiny_path, tmp_path):
-    """Both trainers on steps of two micro-batches of completions of many lengths."""
-    options = split(LATER | {"beta": 0.1, "epsilon": 0.02, "shuffle_dataset": False} | options, 2) | {
-        "learning_rate": 3e-2
-    }
-    _, them = gradients(GRPOTrainer, GRPOConfig, tiny_path, tmp_path, **options)
-    _, us = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, completion_prune_rate=0.0, **options)
-    return us, them
+def test_completions_in_other_micro_batches_give_other_metrics(tiny_path, tmp_path, monkeypatch):
+    """The wrong twin: equal parts in the order of the rollout, and not in that of TRL's shuffle."""
+    right = rollouts.calls_of
+    monkeypatch.setattr(rollouts, "calls_of", lambda place_N, *others: right(torch.arange(len(place_N)), *others))
+    assert {"kl", "entropy"} <= compared(*several(tiny_path, tmp_path, SEVERAL["grpo"])).keys()
 
 
 ALONE = SimpleNamespace(reduce=lambda tensor, reduction: tensor, gather=lambda tensor: tensor, device="cpu")
@@ -186,44 +161,25 @@ def test_a_metric_of_one_kept_completion_in_each_micro_batch_estimates_that_of_a
 def test_metrics_of_a_step_are_of_all_the_generations_it_takes_parts_of(tiny_path, tmp_path):
     """Four micro-batches a step, of one generation, two or four. The wrong twin says half or a quarter."""
     options = dict(loss_type="dapo", entropy_coef=1e-4, beta=0.1, learning_rate=0.0, shuffle_dataset=False, max_steps=2)
-    options |= dict(per_device_train_batch_size=8, gradient_accumulation_steps=4)
     found = {}
     for steps in (4, 2, 1):
-        _, them = gradients(GRPOTrainer, GRPOConfig, tiny_path, tmp_path, steps_per_generation=steps, **options)
-        ours = options | {"completion_prune_rate": 0.0, "steps_per_generation": steps}
-        _, us = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, **ours)
+        us, them = both(tiny_path, tmp_path, **split(options, 4) | {"steps_per_generation": steps})
         assert logged(us, "policy_loss") == pytest.approx(logged(them, "policy_loss"), rel=1e-4)
         found[steps] = [logged(us, name)[0] for name in ("rows/tokens", "prune/tokens_trained")]
     assert found[4] == pytest.approx(found[2], rel=0.02) and found[4] == pytest.approx(found[1], rel=0.05)
-
-
-def test_the_table_of_completions_has_the_advantages_that_are_trained_with(tiny_path, tmp_path):
-    """The wrong twin leaves TRL's there, which are not divided by what history says."""
-    _, made = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, method="dppo_history", log_completions=True)
-    assert made.in_use is not None and len({*made._logs["advantages"]}) > 1
-    assert [*made._logs["advantages"]] == pytest.approx(made.in_use.batch.advantage_B.tolist())
-
-
-@pytest.mark.parametrize("options", one_in(3, SEVERAL))
-def test_metrics_of_steps_of_several_micro_batches_are_trls(options, tiny_path, tmp_path):
-    """Means over TRL's micro-batches: each completion counts in the one that TRL deals it to."""
-    us, them = several(options, tiny_path, tmp_path)
-    assert compared(us, them) == {}
-    assert any(value for name in ("clip_ratio/high_max", "cispo_clip_ratio", "kl") for value in logged(them, name))
-
-
-def test_completions_in_other_micro_batches_give_other_metrics(tiny_path, tmp_path, monkeypatch):
-    """The wrong twin: equal parts in the order of the rollout, and not in that of TRL's shuffle."""
-    right = rollouts.calls_of
-    monkeypatch.setattr(rollouts, "calls_of", lambda place_N, *others: right(torch.arange(len(place_N)), *others))
-    assert {"kl", "entropy"} <= compared(*several(SEVERAL["grpo"], tiny_path, tmp_path)).keys()
 
 
 @pytest.mark.parametrize("loss_type", ["dapo", "cispo"])
 def test_the_loss_without_a_bonus_is_trls_under_accumulation(loss_type, tiny_path, tmp_path):
     """Of the first step: the bonus is a mean over the step's tokens here, and over each micro-batch's in TRL."""
     options = split({"entropy_coef": 0.1, "loss_type": loss_type, "num_iterations": 2, "max_steps": 2}, 2)
-    _, them = gradients(GRPOTrainer, GRPOConfig, tiny_path, tmp_path, **options)
-    _, us = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, completion_prune_rate=0.0, **options)
+    us, them = both(tiny_path, tmp_path, **options)
     theirs, mine = logged(them, "policy_loss")[0], logged(us, "policy_loss")[0]
     assert abs(theirs) > 1e-4 and mine == pytest.approx(theirs, rel=1e-4)
+
+
+def test_the_table_of_completions_has_the_advantages_that_are_trained_with(tiny_path, tmp_path):
+    """The wrong twin leaves TRL's there, which are not divided by what history says."""
+    _, made = dppo_run(tiny_path, tmp_path, method="dppo_history", log_completions=True)
+    assert made.in_use is not None and len({*made._logs["advantages"]}) > 1
+    assert [*made._logs["advantages"]] == pytest.approx(made.in_use.batch.advantage_B.tolist())

@@ -1,5 +1,7 @@
 """Every draw in turn, with its chance, through trainer, rows and loss: the expected gradient is that of all rows."""
 
+from dataclasses import replace
+
 import dpo_runs as dpo
 import pytest
 import sft_runs as sft
@@ -7,6 +9,8 @@ from cases import parameters
 from dpo_runs import LOSSES, PADDED, PARTS
 from sft_runs import OPTIONS, Fixed
 from tiny_runs import alike
+
+from dppo.pruning import UNWEIGHTED
 
 STEP = dict(batches=((1, 4, 7), (2,), (0, 5)), row_prune_rate=0.6, gradient_accumulation_steps=3)
 STEP |= dict(per_device_train_batch_size=2, max_tokens_per_row=12)
@@ -45,6 +49,13 @@ def test_the_expected_gradient_of_a_step_is_that_of_all_its_rows(ours, options, 
 def test_a_mean_over_what_is_kept_is_caught(tiny_path, tmp_path, monkeypatch):
     options = dict(method="infobatch_kept", accept_bias=True)
     assert Fixed(sft.ours, tiny_path, tmp_path, monkeypatch, **options).error() > 0.05
+
+
+def test_draws_that_are_not_weighted_are_caught(tiny_path, tmp_path, monkeypatch):
+    twin = Fixed(dpo.ours, tiny_path, tmp_path, monkeypatch)
+    method = twin.trainer.method
+    twin.trainer.source.method = replace(method, rows=replace(method.rows, weighting=UNWEIGHTED))
+    assert twin.error() > 0.05
 
 
 def test_a_denominator_of_each_micro_batch_is_caught(tiny_path, tmp_path, monkeypatch):

@@ -4,36 +4,13 @@ import json
 import re
 
 import pytest
-import torch
 from datasets import Dataset
 from refusals import refused, warned
-from sft_runs import as_trl, made, ours, solutions, stock, texts, trained
+from sft_runs import as_trl, ours, solutions, stock, texts, trained
 from tiny_runs import alike, logged
-from trl import SFTConfig
 
 from dppo.errors import CheckpointError, ConfigError, DataError
 from dppo.trl import DPPOSFTConfig, DPPOSFTTrainer
-
-CONTRACT = {
-    "rows": {},
-    "packed": {"layout": "packed"},
-    "padded": {"layout": "padded"},
-    "accumulated": {"gradient_accumulation_steps": 2, "per_device_train_batch_size": 2},
-    "small rows": {"max_tokens_per_row": 12},
-    "dft": {"loss_type": "dft"},
-    "in order": {"train_sampling_strategy": "sequential"},
-    "prompts too": {"completion_only_loss": False},
-    "truncated": {"max_length": 6},
-    "checkpointing": {"gradient_checkpointing": True},
-}
-
-
-@pytest.mark.parametrize("options", CONTRACT.values(), ids=CONTRACT)
-def test_with_nothing_pruned_loss_and_gradient_are_trls(options, tiny_path, tmp_path):
-    """Three steps of 4, 4 and 2 of ten rows, on the rows that TRL takes in the order that TRL takes them."""
-    own = {name: options[name] for name in ("layout", "max_tokens_per_row") if name in options}
-    shared = {name: value for name, value in options.items() if name not in own}
-    as_trl(stock, ours, tiny_path, tmp_path, only=own, metrics=["loss"], **shared)
 
 
 def test_plain_texts_and_shared_prompts_are_trained_as_trl_does(tiny_path, tmp_path):
@@ -54,15 +31,6 @@ def test_the_first_epoch_is_whole_and_said_to_be(tiny_path, tmp_path, capsys):
     assert "10 of the 10 rows have a recorded score" in capsys.readouterr().out
     again.train()
     assert logged(again, "prune/kept_share")[0] == 0.5
-
-
-def test_scores_are_those_of_the_last_visit(tiny_path, tmp_path):
-    """With a learning rate of 0 nothing moves: every score is that of the model itself."""
-    _, trainer = trained(ours, tiny_path, tmp_path, learning_rate=0.0, row_score="loss")
-    rows, model = trainer.train_dataset, trainer.model.eval()
-    for place, score in enumerate(trainer.source.scores.score.tolist()):
-        ids, labels = (torch.tensor([rows[place][name]], device=model.device) for name in ("input_ids", "labels"))
-        assert score == pytest.approx(model(input_ids=ids, labels=labels).loss.item(), rel=1e-4)
 
 
 def test_a_run_that_forgets_its_scores_is_another_and_says_so(tiny_path, tmp_path):
@@ -110,4 +78,3 @@ def test_data_that_cannot_be_trained_on_is_refused(tiny_path, tmp_path):
         ours(tiny_path, tmp_path, recorded_scores=str(tmp_path / "nowhere.npz"))
     with refused(ConfigError, "data_collator", "compute_loss_func"):
         DPPOSFTTrainer(tiny_path, DPPOSFTConfig(str(tmp_path), use_cpu=True), lambda rows: rows, solutions())
-    assert isinstance(made(DPPOSFTTrainer, SFTConfig, tiny_path, tmp_path).args, DPPOSFTConfig), "made into ours"
