@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from unittest.mock import patch
 
 os.environ.update(
     TRL_EXPERIMENTAL_SILENCE="1",
@@ -27,13 +28,11 @@ from tiny_runs import GENERATIONS, SHARDED, UNEVEN
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from trl_gradients import dppo_run
-from two_ranks import at_home, rank_rollout
+from two_ranks import HALF, at_home
 
 from dppo.trl import DPPOTrainer
 from dppo.trl.grpo import rollouts
 from dppo.trl.safeguards import _end_group
-
-over_ranks = rollouts.over_ranks
 
 
 def choose_fsdp_on_cpus() -> None:
@@ -50,8 +49,7 @@ def choose_fsdp_on_cpus() -> None:
 
 
 def run(path: str, folder: Path, **options) -> tuple[list, DPPOTrainer]:
-    half = {"per_device_train_batch_size": 4 * GENERATIONS, "rollout": rank_rollout}
-    return dppo_run(path, folder, **{**half, **options})
+    return dppo_run(path, folder, **HALF | options)
 
 
 def main(path: str, folder: Path) -> None:
@@ -69,20 +67,20 @@ def main(path: str, folder: Path) -> None:
 
     checkpoint = folder / "straight" / "DPPOTrainer" / "checkpoint-2"
     results["list"] = (checkpoint / "dppo_files.json").exists()
-    trainer = resumed(path, folder / "resumed", checkpoint)
+    _, trainer = run(path, folder / "resumed", **SHARDED, resume_from_checkpoint=str(checkpoint))
     trainer.save_model(str(folder / "resumed"))
 
     _, trainer = run(
         path, folder / "adapter", peft=lambda: LoraConfig(target_modules=["q_proj", "v_proj"]), max_steps=2
     )
     trainer.save_model(str(folder / "adapter"))
-    rollouts.over_ranks = at_home
-    steps, trainer = run(path, folder / "empty", completion_prune_rate=0.5, **UNEVEN)
     halves = UNEVEN | {"gradient_accumulation_steps": 2, "per_device_train_batch_size": 2 * GENERATIONS}
-    results["synchronized"], halved = synchronized(path, folder / "halves", completion_prune_rate=0.0, **halves)
-    halves["accelerator_config"] = {"gradient_accumulation_kwargs": {"sync_each_batch": True}}
-    results["each batch"], each = synchronized(path, folder / "each", completion_prune_rate=0.0, **halves)
-    rollouts.over_ranks = over_ranks
+    halves["completion_prune_rate"] = 0.0
+    each_batch = {"accelerator_config": {"gradient_accumulation_kwargs": {"sync_each_batch": True}}}
+    with patch.object(rollouts, "over_ranks", at_home):
+        steps, trainer = run(path, folder / "empty", completion_prune_rate=0.5, **UNEVEN)
+        results["synchronized"], halved = synchronized(path, folder / "halves", **halves)
+        results["each batch"], each = synchronized(path, folder / "each", **halves, **each_batch)
     if dist.get_rank() == 0:
         torch.save([halved, each], folder / "halves.pt")
     empty = [{name: value.full_tensor() for name, value in step.items()} for step in steps]
@@ -104,11 +102,8 @@ def synchronized(path: str, folder: Path, **options) -> tuple[list, list]:
         passes.append(reduces)
         return original(self, model, *args)
 
-    DPPOTrainer._micro_batch_loss = watched
-    try:
+    with patch.object(DPPOTrainer, "_micro_batch_loss", watched):
         steps, _ = run(path, folder, **options | {"num_iterations": 1, "max_steps": 1})
-    finally:
-        DPPOTrainer._micro_batch_loss = original
     found = [None, None]
     dist.all_gather_object(found, passes)
     return found, [{name: value.full_tensor() for name, value in step.items()} for step in steps]
@@ -134,15 +129,6 @@ def run_on_pairs(path: str, folder: Path) -> None:
         sharded = [any(isinstance(p, DTensor) for p in m.parameters()) for m in (trainer.model, trainer.ref_model)]
         results = {"scores": trainer.source.scores.score.tolist(), "idle": found, "sharded": sharded}
         (folder / "pairs.json").write_text(json.dumps(results))
-
-
-def resumed(path: str, folder: Path, checkpoint: Path) -> DPPOTrainer:
-    train = DPPOTrainer.train
-    DPPOTrainer.train = lambda self: train(self, resume_from_checkpoint=str(checkpoint))
-    try:
-        return run(path, folder, **SHARDED)[1]
-    finally:
-        DPPOTrainer.train = train
 
 
 if __name__ == "__main__":

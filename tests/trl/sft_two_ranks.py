@@ -10,23 +10,13 @@ from safetensors.torch import save_file
 from sft_runs import experts, ours, solutions
 
 OF_STREAM = dict(per_device_train_batch_size=1, max_steps=6, optim="sgd")
+UNEVEN = {"accelerator_config": {"even_batches": False}}
 RUNS = {
     # Eleven rows in steps of four: of the last three one rank has two, the other one.
-    "uneven": (
-        ours,
-        solutions(11),
-        dict(per_device_train_batch_size=2, max_steps=6, accelerator_config={"even_batches": False}),
-    ),
+    "uneven": (ours, solutions(11), UNEVEN | dict(per_device_train_batch_size=2, max_steps=6)),
     # The same in calls of one row: the last step of an epoch has two calls on one rank and one on the other.
     "uneven calls": (
-        ours,
-        solutions(11),
-        dict(
-            per_device_train_batch_size=1,
-            gradient_accumulation_steps=4,
-            max_steps=4,
-            accelerator_config={"even_batches": False},
-        ),
+        ours, solutions(11), UNEVEN | dict(per_device_train_batch_size=1, gradient_accumulation_steps=4, max_steps=4)
     ),
     # Steps of two pairs, of which the second epoch keeps one: the other rank forwards a sequence at weight 0.
     "pairs": (dpo_runs.ours, dpo_runs.pairs(12), dict(per_device_train_batch_size=1, max_steps=9)),
@@ -34,7 +24,7 @@ RUNS = {
     "pairs of a stream": (dpo_runs.ours, dpo_runs.pairs(12).to_iterable_dataset(), OF_STREAM | {"learning_rate": 1e-3}),
     # A router loss is one of each micro-batch: those of one row, of two ranks or one after the other.
     "experts": (ours, solutions(12), OF_STREAM | {"router_aux_loss_coef": 0.5}),
-}
+}  # fmt: skip
 """Runs by kind: what makes the trainer, its data, and options of each rank."""
 RESUMED = ("uneven", "pairs")
 SAVING = dict(save_strategy="steps", save_steps=4)

@@ -5,44 +5,30 @@ import pytest
 import torch
 from sft_runs import ours as sft
 from sft_runs import solutions, trained
-from tiny_runs import GENERATIONS, first_half_reward, logged, relative_difference
+from tiny_runs import GENERATIONS, first_half_reward, length_reward, logged, relative_difference
 from torch import nn
-from trl import GRPOConfig, GRPOTrainer
-from trl_gradients import dppo_run, gradients
+from trl_gradients import constant, dppo_run, trl_run
 
 from dppo.packing import plan_rows
-from dppo.trl import DPPOConfig, DPPOTrainer
-from dppo.trl.forwards import ForwardPasses
+from dppo.trl.layouts import PaddedLayout, RowLayout
 from dppo.trl.loop import fill_gradients
 
 ROOM = 400
 """Tokens of a row that holds all that these runs keep of a step."""
-CALLS = (1, 2, 4, 8, 16, 32)
 
 
 @pytest.fixture
 def passes(monkeypatch):
-    """Forward passes with a gradient, counted by a hook on every model that is trained."""
-    count, enter = [0], ForwardPasses.enter
-    hooked = {}  # holds the models: the number of a model that is gone may be given again
+    """Forward passes with a gradient of both layouts: the self-check goes another way."""
+    count = [0]
+    for layout in (RowLayout, PaddedLayout):
 
-    def counted(module, *_):
-        count[0] += torch.is_grad_enabled()
+        def counted(self, *args, run=layout.forward, **options):
+            count[0] += torch.is_grad_enabled()
+            return run(self, *args, **options)
 
-    def hook(self):
-        enter(self)
-        model = self._trainer.model
-        if id(model) not in hooked:
-            hooked[id(model)] = model
-            model.register_forward_pre_hook(counted)
-
-    monkeypatch.setattr(ForwardPasses, "enter", hook)
-    monkeypatch.setattr(ForwardPasses, "check_once", lambda self: None)
+        monkeypatch.setattr(layout, "forward", counted)
     return count
-
-
-def constant(prompts, completions, **_):
-    return [1.0] * len(prompts)
 
 
 def grpo(path, folder, calls, **options):
@@ -67,22 +53,11 @@ def of_rows(make, data):
 TRAINERS = {"grpo": grpo, "sft": of_rows(sft, solutions(32)), "dpo": of_rows(dpo_runs.ours, dpo_runs.pairs(32))}
 
 
+@pytest.mark.parametrize("room", [{}, {"max_tokens_per_row": 30}], ids=["one row", "several rows"])
 @pytest.mark.parametrize("run", TRAINERS.values(), ids=TRAINERS)
-def test_one_row_is_one_pass_at_any_accumulation(run, passes, tiny_path, tmp_path):
-    """The gradient is the same too, up to the order of sums."""
-    first = None
-    for calls in CALLS:
-        passes[0] = 0
-        (gradient,), trainer = run(tiny_path, tmp_path / str(calls), calls)
-        assert passes[0] == sum(logged(trainer, "rows/forwards")) == 1
-        first = gradient if first is None else first
-        assert relative_difference(gradient, first) < 1e-5
-
-
-@pytest.mark.parametrize("run", TRAINERS.values(), ids=TRAINERS)
-def test_passes_are_the_rows_that_a_budget_needs(run, passes, tiny_path, tmp_path, monkeypatch):
-    """Counted by the planner of rows: with a small budget there are several, dealt to few or to many calls."""
-    planned = []
+def test_passes_are_the_rows_of_a_step_at_any_accumulation(run, room, passes, tiny_path, tmp_path, monkeypatch):
+    """Rows are counted by their planner. The gradient is the same too, up to the order of sums."""
+    planned, first = [], None
 
     def plan(*args, **options):
         planned.append(plan_rows(*args, **options))
@@ -90,10 +65,13 @@ def test_passes_are_the_rows_that_a_budget_needs(run, passes, tiny_path, tmp_pat
 
     monkeypatch.setattr("dppo.trl.layouts.plan_rows", plan)
     for calls in (1, 4, 32):
-        passes[0], planned[:] = 0, []
-        _, trainer = run(tiny_path, tmp_path / str(calls), calls, max_tokens_per_row=30)
+        passes[0] = 0
+        (gradient,), trainer = run(tiny_path, tmp_path / str(calls), calls, **room)
         needed = len(planned[-1])
-        assert needed > 1 and passes[0] == sum(logged(trainer, "rows/forwards")) == needed
+        assert passes[0] == sum(logged(trainer, "rows/forwards")) == needed
+        assert needed > 1 if room else needed == 1
+        first = gradient if first is None else first
+        assert relative_difference(gradient, first) < 1e-5
 
 
 @pytest.mark.parametrize("layout", ["packed", "padded"])
@@ -102,60 +80,30 @@ def test_other_layouts_run_no_idle_pass_either(layout, passes, tiny_path, tmp_pa
     assert passes[0] == sum(logged(trainer, "rows/forwards")) < 8
 
 
-def test_passes_lie_in_the_last_calls(tiny_path, tmp_path, monkeypatch):
-    """The last one, which synchronizes gradients, among them."""
-    dealt, calls_of = [], ForwardPasses.calls
-
-    def calls(self, *args, **options):
-        parts, metrics = calls_of(self, *args, **options)
-        dealt.append([len(part) for part in parts])
-        return parts, metrics
-
-    monkeypatch.setattr(ForwardPasses, "calls", calls)
-    grpo(tiny_path, tmp_path, 16, max_tokens_per_row=30)
-    (counts,) = dealt
-    assert 1 < sum(counts) < 16 and counts == sorted(counts)
-
-
-class Watched(torch.optim.AdamW):
-    """AdamW that keeps the gradients that it was given."""
-
-    def step(self, closure=None):
-        self.given = [p.grad for group in self.param_groups for p in group["params"]]
-        return super().step(closure)
-
-
-def moved(kind, config, path, folder, **options):
-    """Adam's state after a step with a gradient and one without, and the gradients of the second."""
+def moved(run, path, folder, **options):
+    """Steps and averages of Adam after a step with a gradient and one without, and the gradients of the second."""
     turn = [0]
 
     def reward(prompts, completions, **_):
         turn[0] += 1
-        return [float(len(text.split()) % 3) if turn[0] == 1 else 1.0 for text in completions]
+        return length_reward(prompts, completions) if turn[0] == 1 else constant(prompts, completions)
 
-    model = {}
-
-    class Kept(kind):
-        def create_optimizer(self, *args):
-            model["optimizer"] = self.optimizer = Watched(self.model.parameters(), lr=1e-3, weight_decay=0.0)
-            return self.optimizer
-
-    gradients(Kept, config, path, folder, reward=reward, max_steps=2, gradient_accumulation_steps=2,
-              per_device_train_batch_size=4 * GENERATIONS, learning_rate=1e-3, **options)  # fmt: skip
-    optimizer = model["optimizer"]
-    state = [optimizer.state[p] for group in optimizer.param_groups for p in group["params"]]
-    return [float(each["step"]) for each in state], torch.cat([e["exp_avg"].flatten() for e in state]), optimizer.given
+    options |= dict(per_device_train_batch_size=4 * GENERATIONS, gradient_accumulation_steps=2, learning_rate=1e-3)
+    steps, trainer = run(path, folder, reward=reward, max_steps=2, optim="adamw_torch", **options)
+    state = [trainer.optimizer.state[parameter] for parameter in trainer.model.parameters()]
+    average = torch.cat([each["exp_avg"].flatten() for each in state])
+    return {float(each["step"]) for each in state}, average, list(steps[-1].values())
 
 
-def test_an_optimizer_moves_on_a_step_without_rows_as_with_trl(tiny_path, tmp_path, passes, monkeypatch):
-    steps, average, given = moved(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, completion_prune_rate=0.0)
-    assert all(gradient is not None and not gradient.any() for gradient in given)
-    _, of_trl, _ = moved(GRPOTrainer, GRPOConfig, tiny_path, tmp_path)
-    assert set(steps) == {2.0} and float((average - of_trl).norm() / of_trl.norm()) < 1e-4
+def test_an_optimizer_moves_on_a_step_without_rows_as_with_trl(tiny_path, tmp_path, monkeypatch):
+    steps, average, given = moved(dppo_run, tiny_path, tmp_path, completion_prune_rate=0.0)
+    _, of_trl, of_its = moved(trl_run, tiny_path, tmp_path)
+    assert len(given) == len(of_its) and not any(gradient.any() for gradient in given)
+    assert steps == {2.0} and float((average - of_trl).norm() / of_trl.norm()) < 1e-4
     # The wrong twin: without gradients AdamW stands still.
     monkeypatch.setattr("dppo.trl.loop.fill_gradients", lambda model: None)
-    steps, average, _ = moved(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, completion_prune_rate=0.0)
-    assert set(steps) == {1.0} and float((average - of_trl).norm() / of_trl.norm()) > 0.1
+    steps, average, _ = moved(dppo_run, tiny_path, tmp_path, completion_prune_rate=0.0)
+    assert steps == {1.0} and float((average - of_trl).norm() / of_trl.norm()) > 0.1
 
 
 def test_a_frozen_parameter_gets_no_gradient():

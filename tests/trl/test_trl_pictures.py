@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from datasets import Dataset, Features, Image, List
+from datasets import Dataset, Features, Image, List, concatenate_datasets
 from peft import LoraConfig
 from tiny_pictures import mine, saved_model, seen_problems, stock, words_reward
 from tiny_runs import GENERATIONS, alike, relative_difference, two_processes
@@ -28,7 +28,7 @@ CASES = {
     "qwen": ("qwen", {}),
     "qwen, kl, second pass": ("qwen", TWICE),
     "qwen, accumulation": ("qwen", {"per_device_train_batch_size": 12, "gradient_accumulation_steps": 2}),
-    "qwen, lora": ("qwen", {"beta": 0.1, "peft": LoraConfig(target_modules=["q_proj", "v_proj"])}),
+    "qwen, lora": ("qwen", {"beta": 0.1, "peft": lambda: LoraConfig(target_modules=["q_proj", "v_proj"])}),
     "qwen, checkpointing": ("qwen", {"gradient_checkpointing": True}),
     "gemma, kl": ("gemma", {"beta": 0.1}),
     "llava, kl": ("llava", {"beta": 0.1}),
@@ -46,6 +46,14 @@ def made(tmp_path_factory):
         return found[kind]
 
     return get
+
+
+@pytest.fixture
+def batches(monkeypatch):
+    """Batches of each generation, before completions move."""
+    found, batch_of = [], rollouts.rank_batch
+    monkeypatch.setattr(rollouts, "rank_batch", lambda *given: found.append(batch_of(*given)) or found[-1])
+    return found
 
 
 def differences(model, tmp_path, ours=SEVERAL, **options):
@@ -86,21 +94,19 @@ def half_flat(prompts, completions, answer, **_):
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.5])
-def test_only_kept_pictures_are_encoded(rate, made, tmp_path, monkeypatch):
+def test_only_kept_pictures_are_encoded(rate, made, batches, tmp_path, monkeypatch):
     """Groups of equal rewards are skipped exactly, those left out by a draw too, and the tower sees the others."""
-    model, seen, plans = made("qwen"), [], []
+    model, seen = made("qwen"), []
     forward = Qwen2_5_VisionTransformerPretrainedModel.forward
 
     def counted(self, hidden_states, grid_thw, **kwargs):
         seen.append((len(grid_thw), len(hidden_states), torch.is_grad_enabled()))
         return forward(self, hidden_states, grid_thw, **kwargs)
 
-    batch_of = rollouts.rank_batch
     monkeypatch.setattr(Qwen2_5_VisionTransformerPretrainedModel, "forward", counted)
-    monkeypatch.setattr(rollouts, "rank_batch", lambda *given: plans.append(batch_of(*given)) or plans[-1])
     options = dict(reward=half_flat, shuffle_dataset=False, beta=0.0)
     found, _ = mine(model, tmp_path, completion_prune_rate=rate, **options)
-    (batch,) = plans
+    (batch,) = batches
     kept = batch.weight_UB[0].nonzero().flatten().tolist()
     assert 0 < len(kept) <= 3 * GENERATIONS * (1 - rate / 2)
     pictures = batch.pictures
@@ -139,20 +145,12 @@ def test_resumed_equals_uninterrupted(made, tmp_path):
         assert alike(first.args.output_dir, other.args.output_dir), stop
 
 
-def generated_pictures(model, tmp_path, monkeypatch, **options):
-    """Pictures of a run of one step, by row."""
-    plans, batch_of = [], rollouts.rank_batch
-    with monkeypatch.context() as patched:
-        patched.setattr(rollouts, "rank_batch", lambda *given: plans.append(batch_of(*given)) or plans[-1])
-        _, trainer = mine(model, tmp_path, shuffle_dataset=False, **options)
-    return plans[0].pictures, trainer
-
-
 @pytest.mark.parametrize("kind", KINDS)
-def test_generate_serves_prompts_without_pictures(kind, made, tmp_path, monkeypatch):
+def test_generate_serves_prompts_without_pictures(kind, made, batches, tmp_path):
     """TRL hands the processor None for them, and it fails. The same pictures as with scripted completions."""
-    found, trainer = generated_pictures(made(kind), tmp_path, monkeypatch, rollout=None)
-    expected, _ = generated_pictures(made(kind), tmp_path, monkeypatch)
+    _, trainer = mine(made(kind), tmp_path, shuffle_dataset=False, rollout=None)
+    mine(made(kind), tmp_path, shuffle_dataset=False)
+    found, expected = (batch.pictures for batch in batches)
     assert found.count_B == expected.count_B and min(found.count_B) == 0 < max(found.count_B)
     for name in found.values.keys() & {*OF_PICTURES}:
         assert all(map(torch.equal, found.values[name], expected.values[name])), name
@@ -161,16 +159,10 @@ def test_generate_serves_prompts_without_pictures(kind, made, tmp_path, monkeypa
 
 def single(rows):
     """The problems of these rows in a column ``image``, with a picture in every second row; and in ``images``."""
-    one, several = [], []
-    for row, problem in zip(rows, seen_problems(len(rows)).remove_columns("images"), strict=True):
-        found = [picture(row)] if row % 2 else []
-        one.append({**problem, "image": found[0] if found else None})
-        several.append({**problem, "images": found})
-    features = seen_problems(1).remove_columns("images").features
-    return (
-        Dataset.from_list(one, features=Features({**features, "image": Image()})),
-        Dataset.from_list(several, features=Features({**features, "images": List(Image())})),
-    )
+    base, found = seen_problems(len(rows)).remove_columns("images"), [picture(row) if row % 2 else None for row in rows]
+    one = Dataset.from_dict({"image": found}, Features(image=Image()))
+    several = Dataset.from_dict({"images": [[each] if each else [] for each in found]}, Features(images=List(Image())))
+    return (concatenate_datasets([base, column], axis=1) for column in (one, several))
 
 
 @pytest.mark.parametrize("rows", [range(6), range(0, 12, 2)], ids=["some", "none"])
@@ -243,8 +235,7 @@ FORMS = {
     "patches": ({"pixel_values": numbered(20, 3), "image_grid_thw": GRID}, [12, 0, 8]),
     "pictures": ({"pixel_values": numbered(3, 3, 4, 4), "image_sizes": GRID[:, 1:]}, [2, 0, 1]),
     "positions": ({"pixel_values": numbered(3, 5, 4), "image_position_ids": numbered(3, 5)}, [2, 0, 1]),
-    "tiles": ({"pixel_values": numbered(7, 3, 4, 4), "num_tiles": [4, 0, 3]}, [4, 0, 3]),
-    "tiles with shapes": (
+    "tiles": (
         {
             "pixel_values": numbered(7, 3), "pixel_attention_mask": numbered(7, 3), "spatial_shapes": numbered(7, 2),
             "num_tiles": [4, 0, 3],
@@ -260,10 +251,8 @@ FORMS = {
 @pytest.mark.parametrize(("given", "entries"), FORMS.values(), ids=FORMS)
 def test_forms_of_pictures(given, entries):
     """All rows are TRL's tensors again, and some rows are theirs: moved, joined, and read from a file too."""
-    prompt_mask, completion_mask = (
-        torch.tensor([[1, 1], [0, 1], [1, 1]]),
-        torch.tensor([[1, 1, 0], [1, 1, 1], [1, 0, 0]]),
-    )
+    prompt_mask = torch.tensor([[1, 1], [0, 1], [1, 1]])
+    completion_mask = torch.tensor([[1, 1, 0], [1, 1, 1], [1, 0, 0]])
     kinds = torch.tensor([[1, 0, 0, 0, 0], [0, 1, 0, 0, 0], [0, 1, 0, 0, 0]])
     output = given | dict(num_images=COUNTS, token_type_ids=kinds, prompt_mask=prompt_mask, prompt_ids=prompt_mask)
     found = Pictures.of_output(output | {"completion_mask": completion_mask})
@@ -277,13 +266,9 @@ def test_forms_of_pictures(given, entries):
             assert value == inputs[name] if isinstance(value, list) else torch.equal(value, inputs[name]), name
     assert [len(row) for row in found.values["pixel_values"]] == entries
     two = found.select([2, 1]).inputs([2, 1], 2, 1)
-    assert torch.equal(
-        two["pixel_values"][: entries[2]], given["pixel_values"][len(given["pixel_values"]) - entries[2] :]
-    )
+    assert torch.equal(two["pixel_values"][: entries[2]], given["pixel_values"][-entries[2] :])
     assert two["num_images"] == [1, 0] and two["token_type_ids"].tolist() == [[0, 1, 0], [0, 1, 0]]
-    assert found.select([1]).inputs([1], 1, 1).keys() == {"token_type_ids"}, (
-        "without a picture it is called as for text"
-    )
+    assert found.select([1]).inputs([1], 1, 1).keys() == {"token_type_ids"}, "without a picture as for text"
 
 
 def test_pictures_that_cannot_be_parted_are_refused():
@@ -293,11 +278,9 @@ def test_pictures_that_cannot_be_parted_are_refused():
         Pictures.of_output(output | {"completion_mask": mask})
 
 
-def test_pictures_move_with_their_rows(made, tmp_path, monkeypatch):
-    kept, batch_of = [], rollouts.rank_batch
-    monkeypatch.setattr(rollouts, "rank_batch", lambda *given: kept.append(batch_of(*given)) or kept[-1])
+def test_pictures_move_with_their_rows(made, batches, tmp_path):
     mine(made("qwen"), tmp_path)
-    (whole,), half = kept, len(kept[0].completion_ids) // 2
+    (whole,), half = batches, len(batches[0].completion_ids) // 2
     ranks = [replace(whole, **rollouts._rows_of(whole, list(range(at, at + half)))) for at in (0, half)]
     # The first half's even rows go to rank 1, the last row is dropped, and all others stay.
     rank_N = torch.tensor([(row + 1) % 2 if row < half else 1 for row in range(2 * half - 1)] + [rollouts.NOWHERE])

@@ -56,32 +56,15 @@ def test_two_ranks(results):
 
 
 @pytest.mark.slow
-def test_a_threshold_of_entropies_is_over_the_tokens_of_both_ranks(more):
-    assert more["high entropies"] < 1e-5
-
-
-@pytest.mark.slow
-def test_a_selection_of_an_odd_number_of_groups_is_rounded(more):
-    assert more["odd"][-1] == 4 / 6 and more["odd_apart"] == 0.0  # three of six would be nine rows on two ranks
-
-
-@pytest.mark.slow
-def test_ranks_choose_the_same_rate(more):
-    assert more["auto apart"] == 0.0
-    assert more["auto rates"][:2] == [0.0, 0.0] and min(more["auto rates"][2:]) > 0
-
-
-@pytest.mark.slow
-def test_ranks_resume_bit_for_bit_while_prompts_are_pruned_by_auto(more):
+def test_what_ranks_decide_together(more):
+    assert more["high entropies"] < 1e-5, "a threshold is over the tokens of both"
+    assert more["odd"][-1] == 4 / 6 and more["odd_apart"] == 0.0, "three of six groups are nine rows on two ranks"
+    assert more["auto apart"] == 0.0 and more["auto rates"][:2] == [0.0, 0.0] and min(more["auto rates"][2:]) > 0
     assert more["auto resumed"]["alike"] and min(more["auto resumed"]["kept"]) < 1
-
-
-@pytest.mark.slow
-def test_ranks_share_groups_of_any_size(more):
-    """Equal numbers of completions on each, whatever the sizes, and the same history."""
-    assert more["ranks expect alike"] and more["groups of one"]["apart"] == 0.0 == more["uneven groups"]["apart"]
-    assert sum(more["uneven groups"]["sizes"]) == 18 and len(set(more["uneven groups"]["sizes"])) > 1
-    assert len(more["groups of one"]["rows"]) == 6 and more["groups of one"]["sizes"] is None
+    uneven, single = more["uneven groups"], more["groups of one"]
+    assert more["ranks expect alike"] and uneven["apart"] == single["apart"] == 0.0, "the same history"
+    assert sum(uneven["sizes"]) == 18 and len(set(uneven["sizes"])) > 1, "equal numbers of completions on each"
+    assert len(single["rows"]) == 6 and single["sizes"] is None
 
 
 def of_ranks(folder, name):

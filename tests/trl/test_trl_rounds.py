@@ -20,7 +20,7 @@ from tiny_runs import (
     problems,
     relative_difference,
 )
-from trl_gradients import TOLERANCE, dppo_run, trl_run
+from trl_gradients import TOLERANCE, constant, dppo_run, trl_run
 
 from dppo.errors import CheckpointError, RoundsError
 from dppo.files import sealed
@@ -137,9 +137,6 @@ def test_a_run_that_reaches_the_limit_is_saved_before_it_stops(tiny_path, tmp_pa
 
 
 def test_without_checkpoints_the_error_says_that_nothing_was_saved(tiny_path, tmp_path):
-    def constant(prompts, completions, **_):
-        return [1.0] * len(prompts)
-
     with refused(RoundsError, "step 0", "10 rounds", "0 of 30"):
         run(tiny_path, tmp_path, reward=constant)
 

@@ -5,7 +5,7 @@ import warnings
 import pytest
 import torch
 from tiny_runs import PADDED_TOO, logged, scripted
-from trl_gradients import TOLERANCE, compare, gradients
+from trl_gradients import TOLERANCE, compare, constant, dppo_run, gradients
 
 from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo.trl.batch import fill_tokens
@@ -152,7 +152,7 @@ class TestOddBatches:
     @pytest.mark.parametrize(
         "options",
         [
-            dict(reward=lambda prompts, completions, **_: [1.0] * len(prompts)),
+            dict(reward=constant),
             dict(rollout=masked(every=1), beta=0.1, num_iterations=2),
             dict(rollout=truncated(every=1), mask_truncated_completions=True, per_device_train_batch_size=8,
                  gradient_accumulation_steps=4),
@@ -160,7 +160,7 @@ class TestOddBatches:
         ids=["equal rewards", "all tool output", "accumulation"],
     )  # fmt: skip
     def test_nothing_left_is_a_gradient_of_exactly_zero(self, options, layout, tiny_path, tmp_path, forwarded):
-        steps, trainer = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, layout=layout, max_steps=2, **options)
+        steps, trainer = dppo_run(tiny_path, tmp_path, layout=layout, max_steps=2, **options)
         assert len(steps) == trainer.state.global_step == 2
         assert all(len(step) == len(list(trainer.model.parameters())) for step in steps), "no gradient is missing"
         assert {float(g.abs().max()) for step in steps for g in step.values()} == {0.0}
@@ -170,7 +170,7 @@ class TestOddBatches:
     def test_a_draw_may_leave_nothing(self, tiny_path, tmp_path):
         """With independent draws of a few completions some steps keep none."""
         options = dict(prompts=1, sampling_design="poisson", completion_prune_rate=0.8, max_steps=8, reward=by_place)
-        steps, trainer = gradients(DPPOTrainer, DPPOConfig, tiny_path, tmp_path, **options)
+        steps, trainer = dppo_run(tiny_path, tmp_path, **options)
         kept = logged(trainer, "prune/kept_share")
         assert len(steps) == 8 and 0 < kept.count(0.0) < 8
         for step, share in zip(steps, kept, strict=True):

@@ -5,11 +5,10 @@ import json
 
 import numpy as np
 from datasets import Dataset, Features, Image, List, Value
-from tiny_runs import GENERATIONS, LOG_ALL, SHORT, GradientRecorder
-from trl import GRPOConfig, GRPOTrainer
+from tiny_runs import GENERATIONS
+from trl_gradients import dppo_run, trl_run
 
 from benchmarks.swap.pictures import FIRST_WORD, VOCABULARY, WORDS, picture, seeded
-from dppo.trl import DPPOConfig, DPPOTrainer
 
 
 def saved_model(kind: str, path):
@@ -54,31 +53,18 @@ def words_reward(prompts, completions, **_):
     return [float(len(each[0]["content"].split()) % 3) for each in completions]
 
 
-def seen_run(trainer_class, model, tmp_path, rollout=written, reward=words_reward, peft=None, data=None, **options):
+def seen_run(run, model, tmp_path, *, prompts=6, data=None, **options):
     """Gradients of each step, and the trainer."""
     path, processor = model
-    ours = trainer_class is not GRPOTrainer
-    prompts = options.pop("prompts", 6)
-    settings = SHORT | dict(
-        output_dir=str(tmp_path / trainer_class.__name__), per_device_train_batch_size=prompts * GENERATIONS,
-        max_steps=1, optim="sgd", max_grad_norm=0.0, **(LOG_ALL | {"completion_prune_rate": 0.0} if ours else {}),
-    )  # fmt: skip
-    recorder = GradientRecorder()
-    trainer = trainer_class(
-        path, reward, (DPPOConfig if ours else GRPOConfig)(**settings | options),
-        train_dataset=seen_problems(prompts) if data is None else data, processing_class=processor,
-        rollout_func=rollout, peft_config=peft, callbacks=[recorder],
-    )  # fmt: skip
-    resume = trainer.args.resume_from_checkpoint
-    trainer.train(**({"resume_from_checkpoint": resume} if resume else {}))
-    return recorder.steps, trainer
+    own = {"rollout": written, "reward": words_reward, "data": seen_problems(prompts) if data is None else data}
+    return run(path, tmp_path, prompts=prompts, processing_class=processor, **own | options)
 
 
 def mine(*args, **options):
     """A run of our trainer."""
-    return seen_run(DPPOTrainer, *args, **options)
+    return seen_run(dppo_run, *args, **{"completion_prune_rate": 0.0, **options})
 
 
 def stock(*args, **options):
     """A run of TRL's trainer."""
-    return seen_run(GRPOTrainer, *args, **options)
+    return seen_run(trl_run, *args, **options)

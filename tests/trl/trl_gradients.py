@@ -24,11 +24,15 @@ from dppo.verification.enumerate import enumerated, every_way
 TOLERANCE = 1e-5
 
 
-def gradients(
-    trainer_class, config_class, path, tmp_path, rollout=scripted, reward=length_reward, peft=None, **options
-):
-    recorder = GradientRecorder()
-    prompts = options.pop("prompts", 8)
+def constant(prompts, completions, **_):
+    """Rewards by which no group has a gradient."""
+    return [1.0] * len(prompts)
+
+
+def gradients(trainer_class, config_class, path, tmp_path, *, rollout=scripted, reward=length_reward, **options):
+    """Gradients of each step, and the trainer."""
+    recorder, prompts = GradientRecorder(), options.pop("prompts", 8)
+    peft, data, processing_class = (options.pop(name, None) for name in ("peft", "data", "processing_class"))
     settings = SHORT | dict(
         output_dir=str(tmp_path / trainer_class.__name__),
         per_device_train_batch_size=prompts * GENERATIONS,
@@ -42,12 +46,13 @@ def gradients(
         model=path,
         reward_funcs=reward,
         args=config_class(**settings),
-        train_dataset=problems(prompts),
+        train_dataset=problems(prompts) if data is None else data,
+        processing_class=processing_class,
         rollout_func=rollout,
         peft_config=peft() if peft else None,
         callbacks=[recorder],
     )
-    trainer.train()
+    trainer.train(resume_from_checkpoint=trainer.args.resume_from_checkpoint)
     return recorder.steps, trainer
 
 

@@ -28,7 +28,7 @@ from tiny_runs import (
     scripted,
     two_generations,
 )
-from trl_gradients import dppo_run, trl_run
+from trl_gradients import constant, dppo_run, trl_run
 from trl_recorder_runs import make
 
 from dppo.methods import from_settings as method_settings
@@ -38,14 +38,8 @@ from dppo.trl.grpo import rollouts
 from dppo.trl.layouts import RowLayout
 from dppo.trl.safeguards import _end_group
 
-
-def rank_rollout(prompts, trainer):
-    """``scripted`` counts places in a group from the first completion it sees: a rank may hold the second half."""
-    return scripted(prompts, trainer)
-
-
 over_ranks = rollouts.over_ranks
-HALF = {"per_device_train_batch_size": 4 * GENERATIONS, "rollout": rank_rollout}
+HALF = {"per_device_train_batch_size": 4 * GENERATIONS}
 
 
 def at_home(batch, plan, accelerator, **_):
@@ -67,23 +61,17 @@ def often(path: str, folder: str) -> dict:
     results["apart"] = apart(trainer)
     results["kept"] = logged(trainer, "prune/kept_share")
 
-    def constant(prompts, completions, **_):
-        return [1.0] * len(prompts)
-
     _, trainer = dppo_run(path, Path(folder), reward=constant, max_steps=2, **HALF)
     results["steps_without_rows"] = trainer.state.global_step
     for dealing in (over_ranks, at_home):
         name = f"uneven {dealing.__name__}"
         with patch.object(rollouts, "over_ranks", dealing):
-            results[name], steps = uneven(path, folder, completion_prune_rate=0.5, **HALF)
-        save(steps, folder, name)
+            results[name] = uneven(path, folder, name, completion_prune_rate=0.5, **HALF)
     with patch.object(rollouts, "over_ranks", at_home):
         for name, twin in {"last calls": ForwardPasses.calls, "first calls": in_first_calls}.items():
             with patch.object(ForwardPasses, "calls", twin):
-                results[name], steps = uneven(
-                    path, folder, **ACCUMULATED | {"per_device_train_batch_size": GENERATIONS}
-                )
-            save(steps, folder, name)
+                options = ACCUMULATED | {"per_device_train_batch_size": GENERATIONS}
+                results[name] = uneven(path, folder, name, **options)
     for kind in RESUMED:
         run_on_rows(path, Path(folder, kind), kind)
     return results
@@ -107,8 +95,7 @@ def further(path: str, folder: str) -> dict:
     results["auto rates"] = logged(trainer, "prune/prompt_rate")
     results["auto resumed"] = auto_resumed(path, Path(folder, "auto"))
     with patch.object(rollouts, "over_ranks", at_home):
-        results["two generations"], steps = uneven(path, folder, **two_generations(ranks=2))
-    save(steps, folder, "two generations")
+        results["two generations"] = uneven(path, folder, "two generations", **two_generations(ranks=2))
     steps, trainer = dppo_run(path, Path(folder), **CUT, **HALF)
     results["tokens trained on"] = logged(trainer, "prune/tokens_trained")
     save(steps, folder, "tokens")
@@ -116,7 +103,7 @@ def further(path: str, folder: str) -> dict:
     save(dppo_run(path, Path(folder), **SHARES, **quarter)[0], folder, "shares")
     for method, loss_type in (("dapo", "dapo"), ("greso", "grpo")):
         options = ROUNDS | {"method": method, "loss_type": loss_type, "per_device_train_batch_size": 2 * GENERATIONS}
-        steps, trainer = dppo_run(path, Path(folder), rollout=rank_rollout, **options)
+        steps, trainer = dppo_run(path, Path(folder), **options)
         results[f"{method} apart"] = apart(trainer)
         results[f"{method} rounds"] = logged(trainer, "rollout/rounds")
         results[f"{method} rows"] = trainer.in_use.plan.prompts.row_Q.tolist()
@@ -172,22 +159,20 @@ def auto_resumed(path: str, folder: Path) -> dict:
     return {"alike": all(map(torch.equal, straight.model.parameters(), again.model.parameters())), "kept": kept}
 
 
-def uneven(path: str, folder: str, **options) -> tuple[list, list]:
-    """What each rank forwarded in ``UNEVEN``, as pairs of gradient enabled and weights positive, and the gradients."""
+def uneven(path: str, folder: str, name: str, **options) -> list:
+    """What each rank forwarded in ``UNEVEN``, as pairs of gradient enabled and weights positive. Saves gradients."""
     forwarded, original = [], RowLayout.forward
 
     def count(self, model, batch, **asked):
         forwarded.append((torch.is_grad_enabled(), bool((batch.weight > 0).any())))
         return original(self, model, batch, **asked)
 
-    RowLayout.forward = count
-    try:
+    with patch.object(RowLayout, "forward", count):
         steps, _ = dppo_run(path, Path(folder), **UNEVEN | options)
-    finally:
-        RowLayout.forward = original
     gathered = [None, None]
     dist.all_gather_object(gathered, forwarded)
-    return gathered, steps
+    save(steps, folder, name)
+    return gathered
 
 
 def unwrapped(steps: list) -> list:
