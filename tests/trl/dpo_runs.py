@@ -4,7 +4,7 @@ import torch
 from datasets import Dataset
 from sft_runs import made
 from tiny_runs import LOG_ALL, WORDS
-from transformers import Qwen3ForCausalLM
+from transformers import AutoModelForCausalLM
 from trl import DPOConfig, DPOTrainer
 
 from dppo.trl import DPPODPOConfig, DPPODPOTrainer
@@ -31,7 +31,7 @@ def pairs(count=10):
 
 def compared(kind, config, path, folder, *, data=None, own=None, **options):
     """A trainer with a reference that differs from the policy."""
-    reference = Qwen3ForCausalLM.from_pretrained(path)
+    reference = AutoModelForCausalLM.from_pretrained(path)
     with torch.no_grad():
         for parameter in reference.parameters():
             parameter.mul_(0.9)

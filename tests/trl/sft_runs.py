@@ -6,7 +6,7 @@ import pytest
 import torch
 from datasets import Dataset
 from tiny_runs import LOG_ALL, SHORT, WORDS, GradientRecorder, logged, relative_difference
-from transformers import AutoTokenizer, Qwen3ForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import SFTConfig, SFTTrainer
 from trl_layout_cases import enlarged, mixture
 
@@ -60,7 +60,7 @@ def made(kind, config, path, folder, *, data=None, callbacks=(), own=None, **opt
     of_rows = {name: value for name, value in SHORT.items() if name not in ("num_generations", "max_completion_length")}
     settings = of_rows | dict(output_dir=str(folder), per_device_train_batch_size=4, max_grad_norm=0.0) | options
     if "model" not in (own := own or {}):
-        own = {"model": Qwen3ForCausalLM.from_pretrained(path), **own}
+        own = {"model": AutoModelForCausalLM.from_pretrained(path), **own}
     return kind(
         args=config(**settings),
         train_dataset=solutions() if data is None else data,

@@ -12,7 +12,7 @@ from dpo_runs import LOSSES, PADDED, PARTS
 from refusals import refused
 from sft_runs import Fixed, as_trl, trained
 from tiny_runs import logged
-from transformers import Qwen3ForCausalLM
+from transformers import AutoModelForCausalLM
 
 from dppo.errors import ConfigError
 from dppo.methods import RowMethod
@@ -25,7 +25,7 @@ UNEVEN = {"per_device_train_batch_size": 3, "gradient_accumulation_steps": 2, "m
 
 def near(path):
     """A reference near the policy: some losses take exponentials of log-ratios, and of their rounding."""
-    reference = Qwen3ForCausalLM.from_pretrained(path)
+    reference = AutoModelForCausalLM.from_pretrained(path)
     with torch.no_grad():
         for parameter in reference.parameters():
             parameter.mul_(0.98)
@@ -80,8 +80,8 @@ def test_losses_without_a_term_for_each_pair_are_refused(options, names, tmp_pat
 
 
 def test_a_checkpoint_in_float16_trains_under_trls_default_bfloat16(tiny_path, tmp_path, monkeypatch):
-    load = Qwen3ForCausalLM.from_pretrained
-    monkeypatch.setattr(Qwen3ForCausalLM, "from_pretrained", lambda path: load(path, dtype=torch.float16))
+    load = AutoModelForCausalLM.from_pretrained
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", lambda path: load(path, dtype=torch.float16))
     for layout in ("rows", "padded"):
         _, trainer = trained(dpo.ours, tiny_path, tmp_path / layout, bf16=True, layout=layout)
         assert len(logged(trainer, "loss")) == 3

@@ -1,40 +1,24 @@
 """The router loss of mixtures of experts in trainers on rows, at TRL's defaults: its values, gradients and metrics."""
 
+from functools import partial
+
 import dpo_runs as dpo
 import pytest
 import torch
 from cases import one_in
 from datasets import Dataset
 from refusals import refused
-from sft_runs import as_trl, experts, made, solutions
+from sft_runs import as_trl, experts, solutions
 from sft_runs import ours as sft_ours
 from sft_runs import stock as sft_stock
 from tiny_runs import PADDED_TOO, logged
-from transformers import AutoModelForCausalLM, Lfm2Config, Lfm2ForCausalLM
-from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
+from transformers import Lfm2Config, Lfm2ForCausalLM
 from trl_layout_cases import HEADS, SIZE, UNSERVED, written
 
 from dppo.errors import ConfigError
-from dppo.trl import DPPODPOConfig, DPPODPOTrainer, DPPOSFTConfig, DPPOSFTTrainer
 
-PLAIN = dict(per_device_train_batch_size=3, learning_rate=1e-3, optim="sgd", gradient_checkpointing=True)
-
-
-def maker(kind, config):
-    """Makes trainers of the model that it is given, with a reference as TRL makes it where one is needed."""
-    data = solutions() if config in (SFTConfig, DPPOSFTConfig) else dpo.pairs()
-
-    def make(path, folder, **options):
-        own = {"model": AutoModelForCausalLM.from_pretrained(path)}
-        return made(kind, config, path, folder, own=own, **{"data": data, **PLAIN, **options})
-
-    return make
-
-
-KINDS = {
-    "sft": (maker(SFTTrainer, SFTConfig), maker(DPPOSFTTrainer, DPPOSFTConfig)),
-    "dpo": (maker(DPOTrainer, DPOConfig), maker(DPPODPOTrainer, DPPODPOConfig)),
-}
+PLAIN = dict(per_device_train_batch_size=3, gradient_checkpointing=True)
+KINDS = {"sft": (sft_stock, sft_ours), "dpo": (dpo.stock, dpo.ours)}
 
 
 def turns(count=10):
@@ -66,13 +50,13 @@ def experts_path(tiny_path, tmp_path_factory):
 @pytest.mark.parametrize("case", one_in(3, OPTIONS))
 def test_router_losses_are_trls(case, layout, experts_path, tmp_path):
     name, options = case
-    us, them = as_trl(*KINDS[name], experts_path, tmp_path, only={"layout": layout}, **options)
+    us, them = as_trl(*KINDS[name], experts_path, tmp_path, only={"layout": layout}, **PLAIN | options)
     assert us.method.router_coef == them.router_aux_loss_coef > 0 and min(logged(us, "aux_loss")) > 0
 
 
 @pytest.mark.parametrize("name", KINDS)
 def test_pruned_rows_with_a_router_loss_are_biased_and_say_so(name, experts_path, tmp_path, capsys):
-    _, mine = KINDS[name]
+    mine = partial(KINDS[name][1], **PLAIN)
     with refused(ConfigError, "router loss", "accept_bias", "router_aux_loss_coef: 0.0", "row_prune_rate: 0"):
         mine(experts_path, tmp_path, row_prune_rate=0.5)
     trainer = mine(experts_path, tmp_path)
@@ -99,7 +83,7 @@ def test_models_that_rows_cannot_serve_are_padded(model, name, tiny_path, tmp_pa
     """Pairs and rows of a model with attention sinks, which is a mixture of experts too, and of a recurrent one."""
     torch.manual_seed(0)
     path = written(PADDED[model](), tiny_path, tmp_path / "model")
-    us, _ = as_trl(*KINDS[name], path, tmp_path, gradient_checkpointing=False)
+    us, _ = as_trl(*KINDS[name], path, tmp_path, per_device_train_batch_size=3)
     assert "padding" in str(us.forwards.layout)
 
 

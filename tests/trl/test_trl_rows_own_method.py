@@ -38,6 +38,8 @@ def test_what_contradicts_it_is_refused_and_a_name_is_a_starting_point(tiny_path
         supervised(tiny_path, tmp_path, own={"method": MINE}, method="infobatch")
     with refused(ConfigError, "infobatch_kept", "biased", "accept_bias=True"):
         supervised(tiny_path, tmp_path, own={"method": ROW_METHODS["infobatch_kept"]})
+    with refused(ConfigError, "streamed", "row_prune_rate=0.4"):
+        preferences(tiny_path, tmp_path, own={"method": MINE}, data=pairs().to_iterable_dataset())
     named = supervised(tiny_path, tmp_path, own={"method": "infobatch"}, row_prune_rate=0.2)
     assert named.method.name == "infobatch" and named.method.rows.rate == 0.2
     dotted = supervised(tiny_path, tmp_path, method="dppo.methods.rows:UNIFORM_ROWS")
@@ -53,8 +55,3 @@ def test_a_checkpoint_remembers_it(tiny_path, tmp_path):
     assert settings["method"] == "mine (own)" and settings["method.score"] == "norm"
     with pytest.warns(UserWarning, match=r"resumed with method: 'mine \(own\)' -> 'dppo'"):
         supervised(tiny_path, tmp_path / "other").train(str(tmp_path / "checkpoint-2"))
-
-
-def test_of_a_stream_a_method_that_drops_rows_is_refused(tiny_path, tmp_path):
-    with refused(ConfigError, "streamed", "row_prune_rate=0.4"):
-        preferences(tiny_path, tmp_path, own={"method": MINE}, data=pairs().to_iterable_dataset())

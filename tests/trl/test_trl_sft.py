@@ -52,13 +52,8 @@ def test_checkpoints_that_do_not_belong_are_refused(tiny_path, tmp_path):
     other = solutions(10).map(lambda row: {"completion": row["completion"] + " w1"})
     with warned("dataset"), refused(CheckpointError, "none of the 10"):
         ours(tiny_path, tmp_path / "b", data=other, **saving).train(resume_from_checkpoint=checkpoint)
-    for changed, told in (
-        ({"row_prune_rate": 0.3}, "row_prune_rate: None -> 0.3"),
-        ({"learning_rate": 0.5}, "0.01 -> 0.5; ignored"),
-        ({"data": solutions(12)}, "10 of its 12"),
-    ):
-        with warned(told):
-            ours(tiny_path, tmp_path / "c", **changed, **saving).train(resume_from_checkpoint=checkpoint)
+    with warned("10 of its 12"):
+        ours(tiny_path, tmp_path / "c", data=solutions(12), **saving).train(resume_from_checkpoint=checkpoint)
     assert "dppo_rows.npz" in json.loads((tmp_path / "a/checkpoint-1/dppo_files.json").read_text())["files"]
 
 
