@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from cases import parameters
 from tiny_runs import GENERATIONS, LOG_ALL, SHORT, length_reward, problems, scripted
 from trl_recorder_runs import make
 
@@ -50,11 +51,9 @@ def none_silent(prompts, completions, **_):
 def made(path, folder, clock, accumulation, *, reward=some_silent, budget=BUDGET, **options):
     """A trainer of 32 completions a step, dealt to so many calls."""
     size = PROMPTS * GENERATIONS // accumulation
-    settings = SHORT | dict(output_dir=str(folder), max_steps=MEASURED_GENERATIONS + 2, learning_rate=0.0, beta=0.0)
-    settings |= dict(per_device_train_batch_size=size, gradient_accumulation_steps=accumulation)
-    settings |= (
-        dict(method="grpo", completion_prune_rate=0.0, max_tokens_per_row=budget, logging_steps=100) | LOG_ALL | options
-    )
+    settings = SHORT | LOG_ALL | dict(output_dir=str(folder), max_steps=MEASURED_GENERATIONS + 2, learning_rate=0.0)
+    settings |= dict(per_device_train_batch_size=size, gradient_accumulation_steps=accumulation, logging_steps=100)
+    settings |= dict(method="grpo", completion_prune_rate=0.0, max_tokens_per_row=budget) | options
     trainer = DPPOTrainer(path, reward, DPPOConfig(**settings), problems(ROWS), rollout_func=clock.rollouts)
     trainer.clock.now = clock.now
     return trainer
@@ -77,15 +76,14 @@ def trained(path, folder, monkeypatch, accumulation, *, resume=None, **options):
 
 ACCUMULATIONS = (1, 4, 32)
 """Of 32 completions; of 32 calls of the loss most have no row."""
-SLOW = pytest.mark.slow
-CASES = (
-    pytest.param({}, id="silent groups"),
-    pytest.param({"beta": 0.04, "completion_prune_rate": 0.5, "method": "dppo"}, id="KL term", marks=SLOW),
-    pytest.param({"num_iterations": 2, "max_steps": 2 * (MEASURED_GENERATIONS + 2)}, id="two iterations", marks=SLOW),
-)
+CASES = {
+    "silent groups": {},
+    "KL term": {"beta": 0.04, "completion_prune_rate": 0.5, "method": "dppo"},
+    "two iterations": {"num_iterations": 2, "max_steps": 2 * (MEASURED_GENERATIONS + 2)},
+}
 
 
-@pytest.mark.parametrize("options", CASES)
+@pytest.mark.parametrize("options", parameters(CASES, ("KL term", "two iterations")))
 def test_costs_and_what_was_saved_are_the_same_at_every_accumulation(options, tiny_path, tmp_path, monkeypatch):
     """The truth is a run that drops nothing, over the same completions."""
     options = {"prompt_prune_rate": 0.0, **options}
@@ -134,16 +132,10 @@ def test_a_step_that_drops_nothing_is_the_plan_of_an_unpruned_one(tiny_path, tmp
         assert found[:2] == found[2:4] and found.passes > 2
     plan, own = trainer.in_use.plan, trainer.in_use.batch
     once = unpruned_passes(trainer.forwards, own, plan, 0)[1][0]
-    trainer.args.max_tokens_per_row = None
-    few = unpruned_passes(trainer.forwards, own, plan, 0)
-    assert [work.passes for work in (*few[0], *few[1])] == [1.0, 1.0] and once.passes > 1
     half = SimpleNamespace(**{name: getattr(plan, name) for name in ("completions", "share_UN", "prompts", "method")})
     half.tokens_U = 2 * plan.tokens_U  # every prompt stands for two
     twice = unpruned_passes(trainer.forwards, own, half, 0)[1][0]
-    assert twice.tokens == 2 * few[1][0].tokens and twice.passes == pytest.approx(1.0, abs=0.5)
-    trainer.args.max_tokens_per_row = BUDGET
-    more = unpruned_passes(trainer.forwards, own, half, 0)[1][0]
-    assert 2 * once.passes - 1 <= more.passes <= 2 * once.passes
+    assert twice.tokens == 2 * once.tokens and 2 * once.passes - 1 <= twice.passes <= 2 * once.passes
 
 
 def test_a_generation_in_use_brings_its_passes_into_the_checkpoint_and_the_resumed_run_adds_the_rest(
@@ -170,9 +162,8 @@ def test_calls_without_a_row_cost_no_pass_and_whole_steps_are_counted(tiny_path,
         assert trainer.savings.trained.passes == trainer.args.max_steps
     few, many = (trainer.session.costs.training.seconds for trainer in found.values())
     assert 0 < many <= few, "the wrong twin: 32 calls in each generation, at a second or more"
-    assert found[32].savings.seconds > found[1].savings.seconds + 31 * (MEASURED_GENERATIONS + 2), (
-        "the steps themselves took longer"
-    )
+    longer = found[32].savings.seconds - found[1].savings.seconds
+    assert longer > 31 * (MEASURED_GENERATIONS + 2), "the steps themselves took longer"
 
 
 def test_ten_metrics_of_ours_are_logged_unless_all_are_wanted(tiny_path, tmp_path):

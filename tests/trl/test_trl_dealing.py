@@ -17,18 +17,10 @@ def rows_of(batch):
     found = []
     for row in batch.weight_UB.sum(0).nonzero()[:, 0].tolist():
         n = batch.completion_tokens[row]
-        found.append(
-            (
-                batch.completion_ids[row, :n].tolist(),
-                batch.prompt_ids[row, batch.prompt_mask[row].bool()].tolist(),
-                batch.loss_mask[row, :n].tolist(),
-                None if batch.sampler_logp is None else batch.sampler_logp[row, :n].tolist(),
-                batch.advantage_B[row].item(),
-                batch.weight_UB[:, row].tolist(),
-                batch.call_B[row].item(),
-                batch.share_UB4[:, row].tolist(),
-            )
-        )
+        tokens = [batch.completion_ids, batch.loss_mask, *([] if batch.sampler_logp is None else [batch.sampler_logp])]
+        own = [batch.advantage_B, batch.weight_UB.T, batch.call_B, batch.share_UB4.transpose(0, 1)]
+        prompt = batch.prompt_ids[row, batch.prompt_mask[row].bool()].tolist()
+        found.append([prompt, *(each[row, :n].tolist() for each in tokens), *(each[row].tolist() for each in own)])
     return found
 
 

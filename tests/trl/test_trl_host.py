@@ -1,6 +1,7 @@
 """The host between two backward passes of a step: it asks the device for nothing, so work is queued ahead."""
 
 import warnings
+from functools import partial
 
 import dpo_runs
 import pytest
@@ -86,25 +87,15 @@ def questions(monkeypatch):
     return mode
 
 
-def grpo(path, folder, **options):
-    batch = {"per_device_train_batch_size": 8 * GENERATIONS, "completion_prune_rate": 0.0}
-    return dppo_run(path, folder, **batch | options)
-
-
-def of_rows(make, data):
-    def run(path, folder, **options):
-        return trained(make, path, folder, data=data, per_device_train_batch_size=16, max_steps=1, **options)
-
-    return run
-
-
+ROWS = dict(per_device_train_batch_size=16, max_steps=1)
+grpo = partial(dppo_run, per_device_train_batch_size=8 * GENERATIONS, completion_prune_rate=0.0)
 RUNS = {
     "grpo": (grpo, {}),
     "kl and entropy": (grpo, {"beta": 0.1, "entropy_coef": 0.1, "loss_type": "dr_grpo"}),
     "cut": (grpo, {"token_prune_rate": 0.4, "head_prune_rate": 0.3, "loss_type": "dr_grpo"}),
     "packed": (grpo, {"layout": "packed"}),
-    "sft": (of_rows(sft, solutions(16)), {}),
-    "dpo": (of_rows(dpo_runs.ours, dpo_runs.pairs(16)), {}),
+    "sft": (partial(trained, sft, data=solutions(16), **ROWS), {}),
+    "dpo": (partial(trained, dpo_runs.ours, data=dpo_runs.pairs(16), **ROWS), {}),
 }
 
 

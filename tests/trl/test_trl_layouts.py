@@ -71,17 +71,12 @@ class TestRouterLoss:
         path = saved(mixture(), tiny_path, tmp_path / "model")
         with_it, trainer = compare(path, tmp_path, ours={"layout": layout}, router_aux_loss_coef=0.5, **options)
         assert max(with_it) < TOLERANCE and bool(forwarded) == (layout == "rows")
+        _, stock = trl_run(path, tmp_path, router_aux_loss_coef=0.5, **options)
+        assert logged(trainer, "aux_loss") == pytest.approx(logged(stock, "aux_loss"), rel=1e-5)
         assert trainer.method.router_coef == 0.5 and trainer.biases == ()
         without, _ = trl_run(path, tmp_path, router_aux_loss_coef=0.0, **options)
         mine, _ = dppo_run(path, tmp_path, router_aux_loss_coef=0.5, **options)
         assert relative_difference(mine[0], without[0]) > 0.01, "it is large enough to be seen"
-
-    def test_it_is_logged_as_trl_logs_it(self, tiny_path, tmp_path):
-        path = saved(mixture(), tiny_path, tmp_path / "model")
-        options = dict(router_aux_loss_coef=0.5)
-        _, stock = trl_run(path, tmp_path, **options)
-        _, mine = dppo_run(path, tmp_path, completion_prune_rate=0.0, **options)
-        assert logged(mine, "aux_loss") == pytest.approx(logged(stock, "aux_loss"), rel=1e-5)
 
     def test_a_head_that_cannot_be_scored_is_refused(self, tiny_path, tmp_path):
         path = saved(mixture(), tiny_path, tmp_path / "model")

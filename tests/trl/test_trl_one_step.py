@@ -57,7 +57,6 @@ CASES = {
     "dapo": dict(method="dapo", **ROUNDS),
     "greso": dict(method="greso", **ROUNDS),
     "two passes": dict(method="dppo", num_iterations=2, max_steps=4),
-    "shares": dict(method="dppo", per_device_train_batch_size=4 * GENERATIONS, steps_per_generation=2, max_steps=4),
 }
 
 
@@ -76,22 +75,10 @@ def trained(request, tiny_path, tmp_path_factory):
             plans.append((plan, Rollout(token_NT=tokens, length_N=mask.sum(1), logp_NT=logp)))
             return plan
 
-    _, trainer = gradients(
-        Remembers,
-        DPPOConfig,
-        tiny_path,
-        tmp_path_factory.mktemp("one_step"),
-        **(dict(reward=[length_reward, halves], max_steps=2, prompt_prune_rate=0.5) | half | options),
-    )
+    options = dict(reward=[length_reward, halves], max_steps=2, prompt_prune_rate=0.5) | half | options
+    _, trainer = gradients(Remembers, DPPOConfig, tiny_path, tmp_path_factory.mktemp("one_step"), **options)
     assert trainer.in_use is not None and 0 < (trainer.in_use.batch.weight_UB[0] > 0).sum() < len(plans[1][1].length_N)
     return trainer, plans
-
-
-def rewards_of(plan: StepPlan) -> Rewards:
-    """Those of a run's groups, in a record of their own."""
-    return Rewards(
-        reward_NF=plan.rewards.reward_NF.clone(), group_N=plan.rewards.group_N, weight_F=plan.rewards.weight_F
-    )
 
 
 def subject_of(plan: StepPlan, trainer: DPPOTrainer) -> Subject:
@@ -128,11 +115,6 @@ def subject_of(plan: StepPlan, trainer: DPPOTrainer) -> Subject:
     )
 
 
-def shared(trainer: DPPOTrainer) -> bool:
-    """Whether optimizer steps share a rollout out: the demo, the proofs and the frozen table have one step only."""
-    return trainer.schedule.passes.shares > 1
-
-
 @pytest.mark.skipif(not ON_CPU, reason="the demo computes on the CPU, and bits are compared")
 @pytest.mark.parametrize("number", [0, 1], ids=["first generation", "pruned prompts"])
 def test_the_demo_plans_what_the_trainer_plans(number, trained):
@@ -143,9 +125,9 @@ def test_the_demo_plans_what_the_trainer_plans(number, trained):
     session.number, known = number, plan.prompts.context
     session.samples, session.others = known.samples, known.others
     loop = SimpleNamespace(session=session, live=None)
-    mine = Loop._plan(loop, replace(plan.prompts, part_Q=None), rollout, rewards_of(plan), done=0.0)
+    mine = Loop._plan(loop, plan.prompts, rollout, replace(plan.rewards), done=0.0)
     assert torch.equal(mine.advantage_N, plan.advantage_N)
-    assert torch.equal(mine.weight_UN[0], plan.weight_UN[0]) == (not shared(trainer))
+    assert torch.equal(mine.weight_UN[0], plan.weight_UN[0])
     assert mine.sizes.denominator == plan.sizes.denominator and torch.equal(mine.signal_Q, plan.signal_Q)
 
 
@@ -162,9 +144,6 @@ def test_what_is_proved_and_compared_is_what_is_trained(number, trained, monkeyp
     expected_N[keep_N] = plan.weight_UN[0]
 
     drawn = draw(subject, trainer.method, streams)
-    if shared(trainer):
-        assert plan.weight_UN.shape[0] == 2 and not torch.equal(drawn.weight_N, expected_N)
-        return
     assert torch.equal(drawn.weight_N, expected_N)
     # Where history expects the tokens, a proof on rollouts that stand still takes those of the full batch.
     assert drawn.sizes.denominator == plan.sizes.denominator or plan.prompts.expected_tokens is not None
