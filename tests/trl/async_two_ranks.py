@@ -1,4 +1,4 @@
-"""The asynchronous trainer on two ranks: one process plans, each forwards as many rows. Writes gradients."""
+"""The asynchronous trainer on two ranks, with FSDP2 or without: one process plans, each forwards as many rows."""
 
 import os
 import sys
@@ -29,9 +29,16 @@ def run(path: str, folder: Path, ranks: int) -> dict[str, list]:
     return found
 
 
-def main(path: str, folder: str) -> None:
+def main(path: str, folder: str, kind: str) -> None:
+    """Write the gradients of all parameters."""
     torch.set_num_threads(1)
+    if kind == "fsdp":
+        from fsdp_two_ranks import choose_fsdp_on_cpus  # importing it sets the environment
+
+        choose_fsdp_on_cpus()
     found = run(path, Path(folder) / "two", 2)
+    for each in (step for steps in found.values() for step in steps):
+        each.update({name: value.full_tensor() for name, value in each.items() if kind == "fsdp"})
     if int(os.environ["RANK"]) == 0:
         torch.save(found, Path(folder) / "gradients.pt")
 

@@ -12,7 +12,8 @@ import torch
 from async_runs import GENERATIONS as G
 from async_runs import NoTransfer, ScriptedWorker, StockWorker, gradients, group_of, ours, relative_difference, stock
 from peft import LoraConfig
-from tiny_runs import problems, two_processes
+from refusals import refused, warned
+from tiny_runs import logged, problems, two_processes
 from transformers import AutoModelForCausalLM
 from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
 from trl.experimental.async_grpo.packing import TREE_ATTENTION, TreeRow, register_tree_attention
@@ -34,21 +35,14 @@ SMALL = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1, "ma
 # -- attention --------------------------------------------------------------------------------------------------------
 
 
-def row_of(groups):
-    """One row of all samples, as TRL packs it."""
-    row = TreeRow()
-    for group in groups:
-        for sample in group.samples:
-            row.add(
-                {
-                    "input_ids": sample.input_ids,
-                    "completion_mask": sample.completion_mask,
-                    "old_log_probs": sample.old_log_probs,
-                    "advantage": sample.advantage,
-                    "group_id": group.group_id,
-                }
-            )
-    return row
+def samples_of(groups):
+    """Training rows as TRL packs them."""
+    names = ("input_ids", "completion_mask", "old_log_probs", "advantage")
+    return [
+        {name: getattr(sample, name) for name in names} | {"group_id": group.group_id, "metrics": {}}
+        for group in groups
+        for sample in group.samples
+    ]
 
 
 @pytest.mark.parametrize("window", [None, 3])
@@ -60,8 +54,8 @@ def test_tries_are_scored_as_single_sequences(tiny_path, window):
         load = partial(load, sliding_window=window, use_sliding_window=True, max_window_layers=0,
                        layer_types=["sliding_attention"] * 2)  # fmt: skip
     tree, plain = load(attn_implementation=TREE_ATTENTION), load(attn_implementation="eager")
-    row = row_of([group_of(0, 0, forks=True), group_of(1, 1)])
-    packed = row.pack()
+    row = steps.TokenRow(samples_of([group_of(0, 0, forks=True), group_of(1, 1)]))
+    packed = TreeRow.pack(row)
     longest = packed.pop("tree_max_seqlens").tolist()
     indices = {name: packed[name] for name in ("tree_kv_index", "tree_cu_seqlens_q", "tree_cu_seqlens_k")}
     logits = tree(
@@ -103,15 +97,15 @@ def test_accumulation_divides_by_the_tokens_of_the_whole_step(tiny_path, tmp_pat
     assert relative_difference(of_means, expected) > 1e-3
 
 
-def test_groups_of_equal_rewards_cost_nothing_and_change_nothing(tiny_path, tmp_path, monkeypatch):
+def test_groups_of_equal_rewards_cost_nothing_and_change_nothing(tiny_path, tmp_path):
     flat = {1, 3}.__contains__
     (expected,) = gradients(stock(tiny_path, tmp_path / "stock", StockWorker(range(4), flat=flat)))
     trainer = ours(tiny_path, tmp_path / "ours", ScriptedWorker(flat=flat), method="grpo", **SMALL)
     assert relative_difference(gradients(trainer)[0], expected) < 1e-5
-    (log, *_) = [each for each in trainer.state.log_history if "loss" in each]
-    assert log["batch/samples_per_step"] == G and log["candidates/zero_variance_groups"] == 0.5
-    assert log["reward"] == pytest.approx(np.mean([s.metrics["reward"] for i in (0, 1)
-                                                   for s in group_of(i, i, flat=flat(i)).samples]))  # fmt: skip
+    rewards = [s.metrics["reward"] for row in (0, 1) for s in group_of(row, row, flat=flat(row)).samples]
+    assert logged(trainer, "reward")[0] == pytest.approx(np.mean(rewards))
+    assert logged(trainer, "batch/samples_per_step")[0] == G
+    assert logged(trainer, "candidates/zero_variance_groups")[0] == 0.5
 
 
 def test_a_step_without_a_signal_is_a_step_with_a_gradient_of_zero(tiny_path, tmp_path, monkeypatch):
@@ -226,9 +220,9 @@ def test_a_wrong_estimator_is_seen(tiny_path, tmp_path, forget):
 
 
 @pytest.mark.slow  # two more processes: tests/trl/test_trl_ranks.py is quick
-@pytest.mark.parametrize("script", ["async_two_ranks.py", "async_fsdp_two_ranks.py"])
-def test_two_ranks_have_the_gradient_of_one(tiny_path, tmp_path, script):
-    two_processes(script, tiny_path, tmp_path)
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_two_ranks_have_the_gradient_of_one(tiny_path, tmp_path, kind):
+    two_processes("async_two_ranks.py", tiny_path, tmp_path, kind)
     found = torch.load(tmp_path / "gradients.pt")
     for name, expected in async_two_ranks.run(tiny_path, tmp_path / "one", 1).items():
         assert len(found[name]) == len(expected) == 3
@@ -240,12 +234,8 @@ def test_two_ranks_have_the_gradient_of_one(tiny_path, tmp_path, script):
             assert not has_signal or relative_difference(here, whole) < 1e-3, name  # of weights after Adam's steps
 
 
-def test_rows_keep_to_a_budget_and_every_process_has_as_many(tiny_path):
-    samples = [
-        {"input_ids": s.input_ids, "completion_mask": s.completion_mask, "old_log_probs": s.old_log_probs,
-         "advantage": s.advantage, "group_id": number, "metrics": {}}
-        for number in range(5) for s in group_of(number, number).samples
-    ]  # fmt: skip
+def test_rows_keep_to_a_budget_and_every_process_has_as_many():
+    samples = samples_of([group_of(number, number) for number in range(5)])
     for ranks, budget in ((1, 30), (2, 30), (3, None), (3, 1000)):
         rows = steps.rows_of(samples, ranks, budget=budget, per_row=4)
         assert len(rows) % ranks == 0 and all(row.samples for row in rows)
@@ -299,14 +289,20 @@ def test_groups_come_back_in_any_order(tiny_path, tmp_path):
     assert all(each == sorted(each) for each in found)  # in the order of the requests, whichever came first
 
 
-def test_a_group_that_never_comes_is_asked_for_again(tiny_path, tmp_path):
-    trainer = ours(tiny_path, tmp_path, ScriptedWorker(lambda group, worker: [group] * (group.group_id != 1)),
-                   max_steps=8, max_staleness=1)  # fmt: skip
-    found = all_ids(trainer)
-    asked = dict(trainer.rollout_worker.asked)
-    again = [number for number, row in asked.items() if row == asked[1] and number != 1]
-    assert 1 not in found and again and set(again) & set(found)
-    assert sum(each.get("sample/requested_again_total", 0) for each in trainer.state.log_history) == 1
+@pytest.mark.parametrize(
+    ("change", "counted"),
+    [
+        (lambda group: [], "sample/requested_again_total"),
+        (lambda group: [replace(group, model_version=-5)], "sample/dropped_stale_total"),
+    ],
+    ids=["lost", "stale"],
+)
+def test_a_group_that_is_lost_or_stale_is_asked_for_again(change, counted, tiny_path, tmp_path):
+    worker = ScriptedWorker(lambda group, worker: change(group) if group.group_id == 1 else [group])
+    trainer = ours(tiny_path, tmp_path, worker, rows=30, max_steps=8, max_staleness=1)
+    found, rows = all_ids(trainer), dict(worker.asked)
+    assert 1 not in found and [rows[number] for number in found].count(rows[1]) == 1
+    assert sum(logged(trainer, counted)) == 1
 
 
 class Patient(ScriptedWorker):
@@ -338,7 +334,7 @@ def test_a_group_that_took_longer_than_a_step_is_not_overtaken_until_it_is_stale
     trainer = ours(tiny_path, tmp_path, ScriptedWorker(late), max_steps=12, max_staleness=3, rows=30)
     ids = all_ids(trainer)
     assert len(ids) == 24 and ids != sorted(ids)
-    assert sum(each.get("sample/dropped_stale_total", 0) for each in trainer.state.log_history) == 0
+    assert sum(logged(trainer, "sample/dropped_stale_total")) == 0
 
 
 def test_a_group_is_trained_on_once(tiny_path, tmp_path):
@@ -347,17 +343,6 @@ def test_a_group_is_trained_on_once(tiny_path, tmp_path):
     found = all_ids(trainer)
     assert len(found) == len(set(found)) == 8 and 10_000 not in found
     assert trainer.state.log_history[0]["sample/unrequested_total"] > 0
-
-
-def test_stale_groups_are_left_out_whole_and_asked_for_again(tiny_path, tmp_path):
-    def old(group, worker):
-        return [replace(group, model_version=-5) if group.group_id == 2 else group]
-
-    trainer = ours(tiny_path, tmp_path, ScriptedWorker(old), max_steps=4)
-    found = all_ids(trainer)
-    rows = dict(trainer.rollout_worker.asked)
-    assert 2 not in found and any(rows[number] == rows[2] for number in found)
-    assert sum(each.get("sample/dropped_stale_total", 0) for each in trainer.state.log_history) == 1
 
 
 def test_a_group_too_long_for_a_row_is_replaced_by_another_prompt(tiny_path, tmp_path):
@@ -372,7 +357,7 @@ def test_a_group_too_long_for_a_row_is_replaced_by_another_prompt(tiny_path, tmp
     trainer = ours(tiny_path, tmp_path, ScriptedWorker(long), max_steps=3, token_budget=50)
     with pytest.warns(UserWarning, match="token_budget=50"):
         assert 0 not in all_ids(trainer)
-    assert sum(each.get("batch/dropped_oversize_total", 0) for each in trainer.state.log_history) == 1
+    assert sum(logged(trainer, "batch/dropped_oversize_total")) == 1
 
 
 @pytest.mark.filterwarnings("ignore:a group is left out")
@@ -422,23 +407,19 @@ def test_an_adapter_trains(tiny_path, tmp_path):
     assert any(not torch.equal(p, before[name]) for name, p in trainer.model.named_parameters() if name in before)
 
 
-def test_prompts_are_pruned_with_their_probabilities(tiny_path, tmp_path):
-    trainer = ours(tiny_path, tmp_path, ScriptedWorker(flat={0, 1, 2, 3, 4}.__contains__), rows=8, max_steps=12,
-                   per_device_train_batch_size=16, prompt_prune_rate=0.4, loss_type="dr_grpo")  # fmt: skip
-    weights, original = [], steps.planned
+def test_prompts_are_pruned_with_their_probabilities(tiny_path, tmp_path, monkeypatch):
+    options = {"per_device_train_batch_size": 16, "prompt_prune_rate": 0.4, "loss_type": "dr_grpo", "max_steps": 12}
+    found, original = [], steps.planned
 
     def record(*args):
         plan, completions = original(*args)
-        weights.append(plan.prompts)
+        found.append(plan.prompts)
         return plan, completions
 
-    steps.planned, before = record, steps.planned
-    try:
-        trainer.train()
-    finally:
-        steps.planned = before
-    assert min(len(each.row_Q) for each in weights) < 8  # fewer are rolled out once there is a history
-    assert all(bool((each.prob_Q * each.draw.weight_N[each.draw.keep_N] - 1).abs().max() < 1e-9) for each in weights)
+    monkeypatch.setattr(steps, "planned", record)
+    ours(tiny_path, tmp_path, ScriptedWorker(flat=range(5).__contains__), **options).train()
+    assert min(len(each.row_Q) for each in found) < 8  # fewer are rolled out once there is a history
+    assert all(bool((each.prob_Q * each.draw.weight_N[each.draw.keep_N] - 1).abs().max() < 1e-9) for each in found)
 
 
 # -- checkpoints ------------------------------------------------------------------------------------------------------
@@ -458,26 +439,14 @@ def test_a_resumed_run_equals_one_that_was_not_interrupted(tiny_path, tmp_path):
     assert len(set(resumed.rollout_worker.asked)) == len(resumed.rollout_worker.asked)
 
 
-def test_prompts_in_flight_with_other_weights_are_refused(tiny_path, tmp_path):
+def test_a_state_of_other_prompts_and_a_damaged_one_are_refused(tiny_path, tmp_path):
     ours(tiny_path, tmp_path, max_steps=1, save_strategy="steps", save_steps=1).train()
-    other = ours(tiny_path, tmp_path, max_steps=2, per_device_train_batch_size=8)
-    with (
-        pytest.warns(UserWarning, match="per_device_train_batch_size"),
-        pytest.raises(CheckpointError, match="num_generations"),
-    ):
-        other.train(resume_from_checkpoint=True)
-
-
-def test_a_damaged_state_is_refused(tiny_path, tmp_path):
-    ours(tiny_path, tmp_path, max_steps=1, save_strategy="steps", save_steps=1).train()
+    with warned("per_device_train_batch_size"), refused(CheckpointError, "num_generations"):
+        ours(tiny_path, tmp_path, per_device_train_batch_size=8).train(resume_from_checkpoint=True)
     state = tmp_path / "checkpoint-1" / "dppo_state.json"
-    content = json.loads(state.read_text())
-    state.write_text(json.dumps(content | {"next_id": "many"}))
-    with (
-        pytest.warns(UserWarning, match="changed since"),
-        pytest.raises(CheckpointError, match="is damaged or of another version"),
-    ):
-        ours(tiny_path, tmp_path, max_steps=2).train(resume_from_checkpoint=True)
+    state.write_text(json.dumps(json.loads(state.read_text()) | {"next_id": "many"}))
+    with warned("changed since"), refused(CheckpointError, "is damaged or of another version"):
+        ours(tiny_path, tmp_path).train(resume_from_checkpoint=True)
 
 
 # -- what is refused --------------------------------------------------------------------------------------------------
