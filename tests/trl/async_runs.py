@@ -5,8 +5,7 @@ import queue
 
 import numpy as np
 import torch
-from tiny_runs import GENERATIONS, LOG_ALL, problems
-from transformers import TrainerCallback
+from tiny_runs import GENERATIONS, LOG_ALL, GradientRecorder, problems
 from trl.experimental.async_grpo.async_grpo_config import AsyncGRPOConfig
 from trl.experimental.async_grpo.async_grpo_trainer import AsyncGRPOTrainer
 from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
@@ -160,7 +159,6 @@ def ours(path, folder, worker=None, rows=8, peft_config=None, **options):
 
 
 def stock(path, folder, worker, rows=8, **options):
-    """TRL's own trainer on the same."""
     settings = STOCK | {"per_device_train_batch_size": 8, "max_steps": 1, **options}
     with made_without_gpu():
         trainer = AsyncGRPOTrainer(
@@ -176,20 +174,7 @@ def stock(path, folder, worker, rows=8, **options):
 
 def gradients(trainer) -> list[dict[str, torch.Tensor]]:
     """Gradients of each step before the optimizer's, without clipping."""
-    found = []
-
-    class Keep(TrainerCallback):
-        def on_pre_optimizer_step(self, *_, **__):
-            model = trainer.accelerator.unwrap_model(trainer.model)
-            found.append({name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None})
-
-    trainer.args.max_grad_norm = 0.0
-    trainer.add_callback(Keep())
+    recorder, trainer.args.max_grad_norm = GradientRecorder(), 0.0
+    trainer.add_callback(recorder)
     trainer.train()
-    return found
-
-
-def relative_difference(found, expected) -> float:
-    """Largest difference of two gradients, over the largest entry of the second."""
-    largest = max(value.abs().max().item() for value in expected.values())
-    return max((found[name] - value).abs().max().item() for name, value in expected.items()) / largest
+    return [{name.removeprefix("module."): value for name, value in step.items()} for step in recorder.steps]

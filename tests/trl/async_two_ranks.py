@@ -19,7 +19,6 @@ CASES = {
 
 
 def run(path: str, folder: Path, ranks: int) -> dict[str, list]:
-    """Gradients of three steps of two groups, by case."""
     found = {}
     for name, case in CASES.items():
         options = {"completion_prune_rate": 0.0, "max_steps": 3} | case
@@ -30,7 +29,6 @@ def run(path: str, folder: Path, ranks: int) -> dict[str, list]:
 
 
 def main(path: str, folder: str, kind: str) -> None:
-    """Write the gradients of all parameters."""
     torch.set_num_threads(1)
     if kind == "fsdp":
         from fsdp_two_ranks import choose_fsdp_on_cpus  # importing it sets the environment

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 from async_runs import GENERATIONS as G
-from async_runs import NoTransfer, ScriptedWorker, StockWorker, gradients, group_of, ours, relative_difference, stock
+from async_runs import NoTransfer, ScriptedWorker, StockWorker, gradients, group_of, ours, stock
 from peft import LoraConfig
 from refusals import refused, warned
-from tiny_runs import logged, problems, two_processes
+from tiny_runs import logged, problems, relative_difference, two_processes
 from transformers import AutoModelForCausalLM
 from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
 from trl.experimental.async_grpo.packing import TREE_ATTENTION, TreeRow, register_tree_attention
@@ -36,7 +36,6 @@ SMALL = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1, "ma
 
 
 def samples_of(groups):
-    """Training rows as TRL packs them."""
     names = ("input_ids", "completion_mask", "old_log_probs", "advantage")
     return [
         {name: getattr(sample, name) for name in names} | {"group_id": group.group_id, "metrics": {}}
@@ -252,7 +251,6 @@ def test_rows_keep_to_a_budget_and_every_process_has_as_many():
 
 
 def trained_ids(trainer, **options):
-    """Groups that each step has trained on."""
     found, original = [], trainer.passes_of
 
     def record(plan, completions):
@@ -265,7 +263,6 @@ def trained_ids(trainer, **options):
 
 
 def all_ids(trainer):
-    """Groups that a run has trained on."""
     return [number for each in trained_ids(trainer) for number in each]
 
 

@@ -24,7 +24,6 @@ def model(tiny_path):
 
 
 def batch(*copies):
-    """Input ids and mask of each prompt so many times."""
     ids = torch.tensor([prompt for prompt, count in zip(PROMPTS, copies, strict=True) for _ in range(count)])
     return {"input_ids": ids, "attention_mask": (ids != 0).long()}
 
