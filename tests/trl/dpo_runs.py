@@ -16,7 +16,6 @@ def words(start, count):
 
 
 def pairs(count=10):
-    """Prompts with two answers of different lengths."""
     return Dataset.from_list(
         [
             {

@@ -38,6 +38,14 @@ def on_rows(path: str, folder: Path, kind: str, ranks: int = 1, **more):
     return make(path, folder, data=data, own=own, **options | {part: ranks * options.get(part, 1)} | more)
 
 
+def apart(trainer) -> float:
+    """Largest difference between the weights of two ranks."""
+    flat = torch.cat([p.detach().flatten() for p in trainer.accelerator.unwrap_model(trainer.model).parameters()])
+    gathered = [torch.empty_like(flat) for _ in range(2)]
+    dist.all_gather(gathered, flat)
+    return float((gathered[0] - gathered[1]).abs().max())
+
+
 def run_on_rows(path: str, folder: Path, kind: str) -> None:
     saving, alike = SAVING if kind in RESUMED else {}, None
     trainer = on_rows(path, folder, kind, **saving)
@@ -48,15 +56,11 @@ def run_on_rows(path: str, folder: Path, kind: str) -> None:
         alike = all(map(torch.equal, trainer.model.parameters(), again.model.parameters()))
         alike = alike and trainer.state.global_step == again.state.global_step
     weights = {n.removeprefix("module."): p.detach() for n, p in trainer.model.named_parameters()}
-    apart = 0.0
-    for value in weights.values():
-        gathered = [torch.empty_like(value) for _ in range(2)]
-        dist.all_gather(gathered, value.contiguous())
-        apart = max(apart, float((gathered[0] - gathered[1]).abs().max()))
+    distance = apart(trainer)  # all ranks call together
     if trainer.accelerator.is_main_process:
         found = {
             "processes": trainer.accelerator.num_processes,
-            "apart": apart,
+            "apart": distance,
             "resumed alike": alike,
             "scores": trainer.source.scores.score.tolist(),
         }

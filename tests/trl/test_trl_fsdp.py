@@ -16,7 +16,6 @@ pytestmark = pytest.mark.slow  # another start of two processes: tests/trl/test_
 
 @pytest.fixture(scope="module")
 def folder(tiny_path, tmp_path_factory):
-    """What ``fsdp_two_ranks.py`` wrote."""
     folder = tmp_path_factory.mktemp("fsdp")
     two_processes("fsdp_two_ranks.py", tiny_path, str(folder))
     return folder

@@ -87,8 +87,6 @@ class TestRouterLoss:
 
 
 class TestSelfCheck:
-    """Rows that are wrong do not train."""
-
     @pytest.mark.parametrize("name", BROKEN)
     def test_the_run_stops_with_the_metrics(self, name, tiny_path, tmp_path, monkeypatch, forwarded):
         broken(name, monkeypatch)
@@ -155,8 +153,6 @@ def adapters(**settings):
 
 
 class TestModelsInTraining:
-    """Adapters, checkpointing and mixed precision, on rows."""
-
     @pytest.mark.parametrize("head", [{}, {"modules_to_save": ["lm_head"]}], ids=["adapters", "and the head in full"])
     def test_adapters(self, head, tiny_path, tmp_path, forwarded):
         path = saved(SERVED["few rotary positions"](), tiny_path, tmp_path / "model")

@@ -37,7 +37,6 @@ CASES = {
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """Tiny models by kind."""
     found = {}
 
     def get(kind):

@@ -57,7 +57,6 @@ NOT_FORWARDED = ("entropy",)
 
 
 def both(path, folder, **options):
-    """Our trainer and TRL's after the same run."""
     _, them = trl_run(path, folder, **options)
     _, us = dppo_run(path, folder, completion_prune_rate=0.0, **options)
     return us, them

@@ -81,7 +81,6 @@ def test_rows_of_a_stream_cannot_be_dropped(tiny_path, tmp_path, capsys):
 
 
 def test_training_arguments_are_made_into_ours(tiny_path, tmp_path):
-    """As TRL makes them into its own."""
     args = TrainingArguments(str(tmp_path), use_cpu=True, report_to=[], max_steps=1, learning_rate=0.25, hub_token="t")
     trainer = DPPOSFTTrainer(tiny_path, args, train_dataset=solutions())
     assert isinstance(trainer.args, DPPOSFTConfig)

@@ -61,10 +61,8 @@ def seen_run(run, model, tmp_path, *, prompts=6, data=None, **options):
 
 
 def mine(*args, **options):
-    """A run of our trainer."""
     return seen_run(dppo_run, *args, **{"completion_prune_rate": 0.0, **options})
 
 
 def stock(*args, **options):
-    """A run of TRL's trainer."""
     return seen_run(trl_run, *args, **options)

@@ -33,7 +33,6 @@ def gpt2():
 
 
 def mixture():
-    """A mixture of experts."""
     experts = dict(moe_intermediate_size=16, num_experts=4, num_experts_per_tok=2)
     return Qwen3MoeForCausalLM(Qwen3MoeConfig(**SIZE, **HEADS, head_dim=8, **experts))
 
@@ -58,7 +57,6 @@ UNSERVED = {
 
 
 def enlarged(model):
-    """The model with large random weights."""
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() > 1:
@@ -67,7 +65,6 @@ def enlarged(model):
 
 
 def written(model, tiny_path, folder):
-    """The model on disk beside the tiny tokenizer."""
     model.save_pretrained(folder)
     AutoTokenizer.from_pretrained(tiny_path).save_pretrained(folder)
     return str(folder)
@@ -97,7 +94,6 @@ def drops_arguments(module, query, key, value, mask, *, row_segments=None, row_k
 
 
 def broken(name, monkeypatch):
-    """Make rows wrong in one of the ways they can be."""
     function = {"segments ignored": ignores_segments, "arguments dropped": drops_arguments}[name]
     monkeypatch.setitem(AttentionInterface._global_mapping, ROWS, function)
 

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import torch
 import torch.distributed as dist
 from killed_runs import auto
-from sft_two_ranks import RESUMED, RUNS, run_on_rows
+from sft_two_ranks import RESUMED, RUNS, apart, run_on_rows
 from tiny_runs import (
     ACCUMULATED,
     CUT,
@@ -48,7 +48,6 @@ def at_home(batch, plan, accelerator, **_):
 
 
 def often(path: str, folder: str) -> dict:
-    """What is run with every change."""
     results = {}
     for loss_type in ("dapo", "grpo"):
         stock, trainer = trl_run(path, Path(folder), loss_type=loss_type, **HALF)
@@ -78,7 +77,6 @@ def often(path: str, folder: str) -> dict:
 
 
 def further(path: str, folder: str) -> dict:
-    """What else ranks do together."""
     high = dict(top_entropy_quantile=0.3, loss_type="grpo", **HALF)
     stock, _ = trl_run(path, Path(folder), **high)
     mine, _ = dppo_run(path, Path(folder), completion_prune_rate=0.0, **high)
@@ -133,7 +131,6 @@ def further(path: str, folder: str) -> dict:
 
 
 def main(path: str, folder: str, part: str) -> None:
-    """Run a part, and write what it found on the first rank."""
     torch.set_num_threads(1)
     results = {"often": often, "further": further}[part](path, folder)
     if dist.get_rank() == 0:
@@ -199,14 +196,6 @@ def recorded_runs(path: str, folder: str) -> None:
         trainer.train()
         counts = {"rollouts": len(made), "tokens": sum(made), "trained": recorder.totals()["total/tokens_trained"]}
         Path(folder, f"{name}_{dist.get_rank()}.json").write_text(json.dumps(counts))
-
-
-def apart(trainer) -> float:
-    """Largest difference between the ranks' weights."""
-    flat = torch.cat([p.detach().flatten() for p in trainer.accelerator.unwrap_model(trainer.model).parameters()])
-    gathered = [torch.empty_like(flat) for _ in range(2)]
-    dist.all_gather(gathered, flat)
-    return float((gathered[0] - gathered[1]).abs().max())
 
 
 def gloo_threads() -> list[str]:
