@@ -1,4 +1,4 @@
-"""A run of the toy in a process of its own: ``resume_run.py TOY CHECKPOINTS STEPS OUT [KILLED_AT]``.
+"""A run of six steps in a process of its own: ``resume_run.py TOY CHECKPOINTS [KILLED_AT]``.
 
 It resumes from the newest checkpoint, saves after every second step, and writes its parameters and what it asked for.
 With KILLED_AT it kills itself in the middle of that step, when prompts are drawn and rolled out but not yet trained on.
@@ -21,7 +21,7 @@ OPTIONS += ("trainer.total_training_steps=6", "trainer.save_freq=2", "trainer.re
 OPTIONS += (f"{PRUNING}.prompt_prune_rate=0.4", "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=256")
 
 
-def main(toy, checkpoints, steps, out, killed_at=None):
+def main(toy, checkpoints, killed_at=None):
     made = trainer(toy, "dynamic_pruning", *OPTIONS, f"trainer.default_local_dir={checkpoints}")
     if killed_at is not None:
         update = made._update_actor
@@ -33,10 +33,10 @@ def main(toy, checkpoints, steps, out, killed_at=None):
 
         made._update_actor = killed
     first = made.global_steps
-    logged = train(made, int(steps) + 1 - first)
+    logged = train(made, 7 - first)
     kept = [each["prune/prompts_kept_share"] for each in logged]
     found = {"parameters": parameters(made), "asked": made.agent_loop_manager.asked, "first": first, "kept": kept}
-    torch.save(found, out)
+    torch.save(found, f"{checkpoints}/found.pt")
 
 
 if __name__ == "__main__":
