@@ -22,7 +22,7 @@ from dppo.verl.support import unsupported_options
 
 ROOT = Path(__file__).parents[1]
 PRUNING = "trainer.v1.sampler.sampler_kwargs.pruning"
-EXAMPLES = sorted(path.name for path in (ROOT / "examples" / "verl").glob("*.sh"))
+EXAMPLES = ROOT / "examples" / "verl"
 
 
 def options_of(script: Path, folder: Path) -> list[str]:
@@ -63,29 +63,20 @@ def problems(options: list[str]) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_examples_are_served(name, tmp_path):
-    options = options_of(ROOT / "examples" / "verl" / name, tmp_path)
-    assert problems(options) == []
-    ours = {each.partition("pruning.")[2] for each in options if "pruning." in each}
-    assert ours == ({"prompt_prune_rate=auto", "prompt_mode=fill"} if name == "gsm8k_nodes.sh" else set())
+def test_examples_are_served_have_every_trainer_and_are_in_the_read_me(tmp_path):
+    mode, modes, page = "trainer.v1.trainer_mode=", set(), (EXAMPLES / "README.md").read_text()
+    for script in sorted(EXAMPLES.glob("*.sh")):
+        options = options_of(script, tmp_path)
+        assert problems(options) == [], script.name
+        ours = {each.partition("pruning.")[2] for each in options if "pruning." in each}
+        filled = {"prompt_prune_rate=auto", "prompt_mode=fill"} if script.name == "gsm8k_nodes.sh" else set()
+        assert ours == filled and f"`{script.name}`" in page, script.name
+        modes.add([each.removeprefix(mode) for each in options if each.startswith(mode)][-1])
+    assert modes == {f"dynamic_pruning{end}" for end in ("", "_colocate_async", "_separate_async")}
 
 
-def test_examples_have_every_trainer_and_the_read_me_names_them(tmp_path):
-    mode, found = "trainer.v1.trainer_mode=", set()
-    for name in EXAMPLES:
-        options = options_of(ROOT / "examples" / "verl" / name, tmp_path)
-        found.add([each.removeprefix(mode) for each in options if each.startswith(mode)][-1])
-    assert found == {f"dynamic_pruning{end}" for end in ("", "_colocate_async", "_separate_async")}
-    page = (ROOT / "examples" / "verl" / "README.md").read_text()
-    assert all(f"`{name}`" in page for name in EXAMPLES)
-
-
-def test_the_command_on_the_page_is_served():
+def test_the_command_on_the_page_is_served_and_an_option_that_is_refused_is_seen():
     assert problems(options_of_page()) == []
-
-
-def test_the_check_sees_an_option_that_is_refused():
     assert len(problems([*options_of_page(), "actor_rollout_ref.actor.shuffle=True"])) == 1
 
 
