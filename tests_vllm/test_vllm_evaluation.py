@@ -2,7 +2,6 @@
 
 import json
 
-import pytest
 from conftest import question, run
 
 PROBLEMS = [{"problem": question(i), "answer": str(i + i % 3 + (i == 7))} for i in range(8)] + [
@@ -11,25 +10,17 @@ PROBLEMS = [{"problem": question(i), "answer": str(i + i % 3 + (i == 7))} for i 
 """Eight that are known by heart, one of them with another answer, and sixteen that are not."""
 
 
-@pytest.fixture(scope="module")
-def samples(answering, tmp_path_factory):
-    """By engine, what every problem was answered with and the verdict."""
-    folder, found = tmp_path_factory.mktemp("evaluation"), {}
-    (folder / "mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in PROBLEMS))
+def test_texts_and_verdicts_are_those_of_transformers_right_and_wrong(answering, tmp_path):
+    (tmp_path / "mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in PROBLEMS))
+    found = {}
     for engine in ("vllm", "transformers"):
-        words = ["--benchmarks", f"mine={folder / 'mine.jsonl'}", "--prompt_template", "{problem}", "--engine", engine]
-        words += ["--temperature", "0", "--samples", "1", "--max_new_tokens", "24", "--output", folder / engine]
+        words = ["--benchmarks", f"mine={tmp_path / 'mine.jsonl'}", "--prompt_template", "{problem}"]
+        words += ["--engine", engine, "--output", tmp_path / engine]
+        words += ["--temperature", "0", "--samples", "1", "--max_new_tokens", "24"]
         run("-m", "dppo.lab.cli.main", "eval", answering, *words)
-        lines = (folder / engine / "samples.jsonl").read_text().splitlines()
+        lines = (tmp_path / engine / "samples.jsonl").read_text().splitlines()
         found[engine] = sorted(map(json.loads, lines), key=lambda sample: sample["id"])
-    return found
-
-
-def test_texts_and_verdicts_are_those_of_transformers(samples):
-    print(samples["vllm"][:2])
-    assert len(samples["vllm"]) == len(PROBLEMS) and samples["vllm"] == samples["transformers"]
-
-
-def test_some_are_right_and_some_are_not(samples):
-    print([sample["reason"] for sample in samples["vllm"]])
-    assert {"right", "wrong"} <= {sample["reason"] for sample in samples["vllm"]}
+    samples = found["vllm"]
+    print(samples[:2])
+    assert len(samples) == len(PROBLEMS) and samples == found["transformers"]
+    assert {"right", "wrong"} <= {sample["reason"] for sample in samples}

@@ -15,32 +15,26 @@ def straight(untrained, tmp_path_factory):
     return result("training.py", folder, untrained), folder
 
 
+def check_weights_and_requests(found):
+    """The sampler has the trainer's weights in each step, older ones would be seen, and later steps ask for less."""
+    differences = {call["steps_taken"]: call["difference"] for call in found["seen"]}
+    print("nats by steps taken:", differences, "one step behind:", found["difference_one_step_behind"])
+    assert list(differences) == list(range(STEPS + 1)) and max(differences.values()) < BOUND
+    assert max(row["sampling/sampling_logp_difference/max"] for row in found["logged"]) < BOUND
+    assert found["difference_one_step_behind"] > 100 * BOUND, "weights that were not sent would be seen"
+    asked = [len(call["prompts"]) for call in found["seen"][:STEPS]]
+    print("requests:", asked)
+    assert asked[:2] == [PER_GENERATION] * 2 and max(asked[2:]) < PER_GENERATION, "prompts with a history are pruned"
+
+
 def test_sampler_and_trainer_agree_before_the_first_step_and_after_every_one(straight):
     found, _ = straight
-    differences = {call["steps_taken"]: call["difference"] for call in found["seen"]}
-    print("nats by steps taken:", differences)
-    assert list(differences) == list(range(STEPS + 1)) and max(differences.values()) < BOUND
-
-
-def test_the_alarm_in_the_logs_is_silent(straight):
-    found, _ = straight
-    logged = [row["sampling/sampling_logp_difference/max"] for row in found["logged"]]
-    print("logged:", logged)
-    assert len(logged) == STEPS and 0 < max(logged) < BOUND
-    assert all(row["grad_norm"] > 0 for row in found["logged"])
-
-
-def test_log_probabilities_shifted_by_a_token_would_be_seen(straight):
-    found, _ = straight
+    check_weights_and_requests(found)
+    assert len(found["logged"]) == STEPS and all(row["grad_norm"] > 0 for row in found["logged"])
+    assert max(row["sampling/sampling_logp_difference/max"] for row in found["logged"]) > 0
     shifted = [call["difference_shifted"] for call in found["seen"]]
     print("shifted:", shifted)
-    assert min(shifted) > 100 * BOUND
-
-
-def test_weights_that_are_one_step_behind_would_be_seen(straight):
-    found, _ = straight
-    print("one step behind:", found["difference_one_step_behind"])
-    assert found["difference_one_step_behind"] > 100 * BOUND
+    assert min(shifted) > 100 * BOUND, "log-probabilities of the token before would be seen"
 
 
 def test_a_stale_head_would_be_seen(untrained, tmp_path):
@@ -62,19 +56,12 @@ def test_a_sampler_in_bfloat16_is_said_at_start_and_is_what_the_logs_show(straig
     assert not any("vLLM samples" in line for line in straight[0]["warned"])
 
 
-def test_fewer_requests_are_made_once_prompts_have_a_history(straight):
-    found, _ = straight
-    asked = [len(call["prompts"]) for call in found["seen"][:STEPS]]
-    print("requests:", asked)
-    assert asked[:2] == [PER_GENERATION] * 2 and max(asked[2:]) < PER_GENERATION
-
-
 def test_a_resumed_run_asks_the_same_prompts_and_gets_the_same_completions(straight, untrained, tmp_path):
     found, folder = straight
     checkpoint = folder / "run" / "checkpoint-2"
     again = result("training.py", tmp_path, untrained, "--checkpoint", checkpoint)["seen"]
     rest = found["seen"][2:]
     assert [call["steps_taken"] for call in again] == [2, 3, 4, 5]
-    assert [call["prompts"] for call in again] == [call["prompts"] for call in rest]
-    assert [call["completions"] for call in again] == [call["completions"] for call in rest]
+    for name in ("prompts", "completions"):
+        assert [call[name] for call in again] == [call[name] for call in rest], name
     assert max(call["difference"] for call in again) < BOUND
