@@ -1,6 +1,5 @@
 """Before verl is imported: the CPU is a platform, and one process is a group of one."""
 
-import os
 import sys
 from pathlib import Path
 
@@ -20,7 +19,3 @@ def toy(tmp_path_factory):
     from toy import write
 
     return write(tmp_path_factory.mktemp("toy"))
-
-
-def pytest_collection_modifyitems(items):
-    assert os.environ["VERL_PLATFORM"] == "cpu" and items

@@ -67,13 +67,7 @@ def get(keys, partition_id, select_fields=None):
     return TensorDict(columns, batch_size=len(rows))
 
 
-POLLED = []
-"""Functions that each look at the queue calls: a server's clock."""
-
-
 def listed(partition_id=None):
-    for called in POLLED:
-        called()
     return {name: {key: dict(tag) for key, (tag, _) in part.items()} for name, part in STORE.items()}
 
 
@@ -265,7 +259,6 @@ def nothing(*args, **kwargs):
 def trainer(toy, mode, *overrides, group=LocalGroup, policy=None, agents=Agents):
     """verl's trainer of a mode, ready for its first step; ``init`` and ``fit`` without Ray."""
     STORE.clear()
-    POLLED.clear()
     config = configuration(toy, f"trainer.v1.trainer_mode={mode}", *overrides)
     made = get_trainer_cls(mode)(config)
     made.replay_buffer.poll_interval = 0.01

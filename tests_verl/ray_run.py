@@ -108,10 +108,9 @@ def told(log: str) -> list[str]:
             lines.append("verl | resuming from global_step_" + line.split("global_step_")[1].split(",")[0])
         elif any(f":{said}" in line for said in SAID):
             lines.append("verl | " + line.split(":", 4)[-1])
-        elif "step:" in line and " - " in line:
-            plain = re.sub(r"np\.\w+\(([^()]*)\)", r"\1", line)
-            metrics = dict(part.rsplit(":", 1) for part in plain.split(" - ") if ":" in part)
-            numbers = {name: float(re.sub(r"[^0-9.eE+-]", "", metrics[name])) for name in SHOWN if name in metrics}
+        elif "step:" in line and " - " in line:  # NAME:NUMBER or NAME:np.float64(NUMBER)
+            metrics = dict(re.findall(r"([\w/]+):(?:np\.\w+\()?([0-9.eE+-]+)", line))
+            numbers = {name: float(metrics[name]) for name in SHOWN if name in metrics}
             lines.append("verl | " + ", ".join(f"{name} {number:.4g}" for name, number in numbers.items()))
     return lines
 
@@ -142,12 +141,8 @@ def main() -> int:
     ports, port = {name: free_port() for name in PORTS}, free_port()
     command = [f"{Path(sys.executable).parent}/ray", "start", "--head", "--block", "--node-ip-address=127.0.0.1"]
     command += [f"--port={port}", "--num-cpus=64", f"--num-gpus={3 if mode == 'separate_async' else 2}"]
-    command += [
-        "--object-store-memory=300000000",
-        "--include-dashboard=false",
-        "--disable-usage-stats",
-        f"--temp-dir={folder}/ray",
-    ]
+    command += ["--object-store-memory=300000000", "--include-dashboard=false", "--disable-usage-stats"]
+    command += [f"--temp-dir={folder}/ray"]
     command += [f"--{name}={number}" for name, number in ports.items()]
     head = subprocess.Popen(command, env=env, start_new_session=True, stdout=subprocess.DEVNULL)
     try:

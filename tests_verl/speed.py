@@ -28,6 +28,7 @@ from dppo.files import write_json  # noqa: E402
 
 SEED, TURNS, PROMPTS, GENERATIONS, LONGEST = 0, 11, 16, 8, 320
 PHASES = ("old", "ref", "update")
+MODEL = {"hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 4, "max_position_embeddings": 512}
 KL = ("actor_rollout_ref.actor.use_kl_loss=True",)
 SIZES = (
     *(f"data.train_batch_size={PROMPTS}", f"actor_rollout_ref.actor.ppo_mini_batch_size={PROMPTS}"),
@@ -112,9 +113,7 @@ def main(argv=None):
     in_process.sampled = sampled
     found = {name: [] for name in CASES}
     with tempfile.TemporaryDirectory() as folder:
-        toy.write(
-            Path(folder), hidden_size=256, intermediate_size=768, num_hidden_layers=4, max_position_embeddings=512
-        )
+        toy.write(Path(folder), **MODEL)
         steps = {name: prepared(folder, *case) for name, case in CASES.items()}
         for turn in range(2 if args.quick else 1 + TURNS):
             for name, (step, store) in steps.items():

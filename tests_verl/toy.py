@@ -27,20 +27,16 @@ def tokenizer() -> PreTrainedTokenizerFast:
     return made
 
 
-def model(**larger: int) -> Qwen3ForCausalLM:
+def model(*, hidden_size: int = 32, **larger: int) -> Qwen3ForCausalLM:
     """Two layers, random but repeatable; far enough from uniform that completions differ in length and gradient."""
     torch.manual_seed(0)
-    sizes = {
-        "hidden_size": 32,
-        "intermediate_size": 64,
-        "num_hidden_layers": 2,
-        "max_position_embeddings": 256,
-    } | larger
+    sizes = {"intermediate_size": 64, "num_hidden_layers": 2, "max_position_embeddings": 256} | larger
     config = Qwen3Config(
         vocab_size=len(SPECIAL) + len(CHARACTERS),
+        hidden_size=hidden_size,
         num_attention_heads=4,
         num_key_value_heads=2,
-        head_dim=sizes["hidden_size"] // 4,
+        head_dim=hidden_size // 4,
         eos_token_id=1,
         pad_token_id=0,
         bos_token_id=None,
