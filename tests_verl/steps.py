@@ -175,20 +175,25 @@ class Step:
         return dict(zip(self.batch.keys, self.batch.tags, strict=True))
 
 
-def stock_and_ours(toy, *options, group=OffPolicy, rewards=REWARDS, policy=None, ours=()):
+def fixed_step(toy, mode, *options, group=OffPolicy, rewards=REWARDS, policy=None):
+    """The first step of a trainer whose optimizer makes no step; gradients of its workers are recorded."""
+    made = trainer(toy, mode, *ONE_STEP, *options, group=group, policy=policy)
+    step, workers = Step(made, rewards), made.actor_rollout_wg
+    if not hasattr(workers, "gradients"):
+        workers.gradients = record_gradients(workers.worker)
+    step.gradients = workers.gradients
+    return step
+
+
+def stock_and_ours(toy, *options, ours=(), **given):
     """verl's own gradients of the whole batch, and our trainer's step on the same rollouts by the same worker."""
-    made = trainer(toy, "sync", *ONE_STEP, *options, group=group, policy=policy)
-    workers = made.actor_rollout_wg
-    gradients = getattr(workers, "gradients", None)
-    gradients = record_gradients(workers.worker) if gradients is None else gradients
-    stock = Step(made, rewards)
+    stock = fixed_step(toy, "sync", *options, **given)
     stock.run()
-    full = list(gradients)
-    gradients.clear()
-    step = Step(
-        trainer(toy, "dynamic_pruning", *ONE_STEP, *options, *ours, group=lambda _: workers, policy=policy), rewards
-    )
-    step.gradients, step.stock = gradients, stock.metrics
+    full = list(stock.gradients)
+    stock.gradients.clear()
+    given["group"] = lambda _: stock.made.actor_rollout_wg
+    step = fixed_step(toy, "dynamic_pruning", *options, *ours, **given)
+    step.stock = stock.metrics
     return full, step
 
 

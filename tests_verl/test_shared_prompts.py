@@ -3,15 +3,16 @@
 import sys
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.distributed.fsdp._init_utils as of_fsdp1
-from in_process import ACTOR, PRUNING, LocalGroup, configuration, record_gradients, trainer
+from in_process import ACTOR, PRUNING, record_gradients, trainer
 from sharing import GROUPS, batch, interleaved, worker
-from steps import ALL_TERMS, KL, ONE_STEP, REWARDS, OffPolicy, Step, all_draws, bias, stock_and_ours
+from steps import ALL_TERMS, KL, ONE_STEP, OffPolicy, all_draws, bias, fixed_step, stock_and_ours
 from toy import write
 from transformers import AutoConfig
 
@@ -56,25 +57,6 @@ LEAKS = Kernel(name="leaks", attend=siblings)
 def fsdp1(monkeypatch):
     """torch refuses to start FSDP from parameters on a CPU."""
     monkeypatch.setattr(of_fsdp1, "_check_module_states_for_sync_module_states", lambda module: None)
-
-
-@pytest.fixture(scope="module")
-def ours(toy):
-    made, _ = worker(toy, rows=True)
-    return made
-
-
-def tokens_noted(engine):
-    """The tokens of each forward pass of an engine from now on, self-checks aside."""
-    noted, forward_step = [], engine.forward_step
-
-    def counted(*given, **named):
-        found = forward_step(*given, **named)
-        noted.append(engine._row.segments.total)
-        return found
-
-    engine.forward_step = counted
-    return noted
 
 
 class TestEngine:
@@ -155,19 +137,6 @@ class TestEngine:
         made.infer_batch(batch())
         assert made.engine.kernel.name == SEGMENT_SDPA.name and "not leaks" in made.engine.kernel.reason
 
-    def test_all_completion_tokens_have_verls_values_and_every_prompt_is_forwarded_once(self, toy, ours):
-        theirs = worker(toy)[0].infer_batch(batch(temperature=0.8))
-        noted = tokens_noted(ours.engine)
-        found = ours.infer_batch(batch(temperature=0.8))
-        assert sum(noted) == TOKENS
-        for name in ("log_probs", "entropy"):
-            for (_, prompt, tokens), mine, wanted in zip(
-                interleaved(), found[name].unbind(), theirs[name].unbind(), strict=True
-            ):
-                scored = slice(prompt - 1, prompt - 1 + tokens)
-                torch.testing.assert_close(mine[scored], wanted[scored], rtol=1e-5, atol=1e-5)
-                assert len(mine) == len(wanted) == prompt + tokens and not mine[: prompt - 1].any()
-
     def update(self, toy, *options, **named):
         """(2, K) gradients of an update of two mini-batches."""
         torch.manual_seed(0)  # of adapters
@@ -212,92 +181,78 @@ class TestEngine:
 class TestDealing:
     """Rows of a group go to one rank, and each rank gets equally many rows."""
 
-    def rows(self, groups, grouped=True, prompt=100):
-        group_N = torch.arange(len(groups)).repeat_interleave(torch.tensor(groups))
+    def rows(self, sizes):
+        """Rows of groups of these sizes, with a prompt of 100 tokens each."""
+        group_N = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
         completion_N = torch.randint(5, 40, group_N.shape, generator=torch.Generator().manual_seed(0))
         scored_NT = torch.arange(40) < completion_N[:, None]
-        rows = Prefixes(prompt_N=torch.full_like(group_N, prompt), scored_NT=scored_NT, completion_N=completion_N)
-        return replace(rows, group_N=group_N) if grouped else rows
+        prompt_N = torch.full_like(group_N, 100)
+        return Prefixes(prompt_N=prompt_N, scored_NT=scored_NT, completion_N=completion_N, group_N=group_N)
 
-    def parts(self, rows, ranks, weight_N=None):
-        """Groups on each rank, and its tokens, each prompt counted once."""
-        weight_N = torch.ones(len(rows.prompt_N)) if weight_N is None else weight_N
-        placed = place(weight_N[None].double(), rows, ranks)
-        each = len(placed.row_B) // ranks
-        parts = [placed.row_B[rank * each : (rank + 1) * each] for rank in range(ranks)]
-        return placed, parts
+    def parts(self, rows, ranks, keep_N):
+        """The kept rows and fillers of each rank."""
+        row_B = place(keep_N[None].double(), rows, ranks).row_B
+        each = len(row_B) // ranks
+        return [row_B[rank * each : (rank + 1) * each] for rank in range(ranks)]
 
-    def tokens(self, part, groups, rows):
-        return sum(int(rows.prompt_N[0]) for _ in {groups[row] for row in part}) + int(rows.completion_N[part].sum())
+    def tokens(self, part, rows):
+        """Tokens of a rank, each prompt counted once."""
+        return 100 * len(rows.group_N[part].unique()) + int(rows.completion_N[part].sum())
 
     @pytest.mark.parametrize("ranks", [1, 2, 4, 8])
     def test_fewer_groups_are_split_than_there_are_ranks(self, ranks):
         draws = torch.Generator().manual_seed(1)
         for _ in range(20):
-            sizes = torch.randint(1, 9, (24,), generator=draws).tolist()
-            rows = self.rows([*sizes, 8])  # of the last group fillers are taken
-            weight_N = (rows.group_N < 24).double()
-            placed, parts = self.parts(rows, ranks, weight_N)
-            groups = rows.group_N.tolist()
-            assert len({len(part) for part in parts}) == 1 and len(placed.row_B) == len(set(placed.row_B))
-            assert {row for row in range(len(groups)) if groups[row] < 24} <= set(placed.row_B)
-            pieces = sum(len({groups[row] for row in part}) for part in parts)
-            assert pieces - len({groups[row] for row in placed.row_B}) < ranks
-            apart = [self.tokens(part, groups, rows) for part in parts]
-            assert max(apart) <= 1.4 * sum(apart) / ranks
+            rows = self.rows([*torch.randint(1, 9, (24,), generator=draws).tolist(), 8])
+            keep_N = rows.group_N < 24  # of the last group fillers are taken
+            parts = self.parts(rows, ranks, keep_N)
+            sent = list(chain(*parts))
+            assert len(set(map(len, parts))) == 1 and len(sent) == len(set(sent))
+            assert set(keep_N.nonzero()[:, 0].tolist()) <= set(sent)
+            pieces = sum(len(rows.group_N[part].unique()) for part in parts)
+            assert pieces - len(rows.group_N[sent].unique()) < ranks
+            tokens = [self.tokens(part, rows) for part in parts]
+            assert max(tokens) <= 1.4 * sum(tokens) / ranks
 
     def test_wrong_twin_rows_dealt_one_by_one_scatter_their_groups(self):
-        sizes = [4] * 16
-        groups = self.rows(sizes).group_N.tolist()
-        tokens = {}
-        for grouped in (True, False):
-            rows = self.rows(sizes, grouped)
-            tokens[grouped] = sum(self.tokens(part, groups, rows) for part in self.parts(rows, 4)[1])
-        assert tokens[False] > 1.5 * tokens[True]
+        rows, keep_N = self.rows([4] * 16), torch.ones(64)
+        grouped, alone = (
+            sum(self.tokens(part, rows) for part in self.parts(dealt, 4, keep_N))
+            for dealt in (rows, replace(rows, group_N=None))
+        )
+        assert alone > 1.5 * grouped
 
     def test_a_filler_is_of_a_group_that_is_there(self):
-        rows = self.rows([4, 4, 4])
-        weight_N = torch.tensor([1.0, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0])
-        placed, _ = self.parts(rows, 2, weight_N)
-        assert sorted(placed.row_B) == [0, 1, 2, 3]
-        alone, _ = self.parts(replace(rows, group_N=None), 2, weight_N)
-        assert sorted(alone.row_B) != [0, 1, 2, 3]
+        rows, keep_N = self.rows([4, 4, 4]), torch.arange(12) < 3
+        assert sorted(chain(*self.parts(rows, 2, keep_N))) == [0, 1, 2, 3]
+        assert sorted(chain(*self.parts(replace(rows, group_N=None), 2, keep_N))) != [0, 1, 2, 3]
 
 
 class Counted(OffPolicy):
-    """A worker that notes the tokens of each pass."""
+    """A worker that counts the tokens of each pass, self-checks aside."""
 
     def __init__(self, config):
         super().__init__(config)
-        self.noted_tokens, self.tokens = tokens_noted(self.worker.engine), {}
+        self.tokens, engine = {}, self.worker.engine
+        forward_step = engine.forward_step
 
-    def inferred(self, name, batch):
-        return self.noted(name, lambda: super(Counted, self).inferred(name, batch))
+        def counted(*given, **named):
+            found = forward_step(*given, **named)
+            name = self.passes[-1][0]
+            self.tokens[name] = self.tokens.get(name, 0) + engine._row.segments.total
+            return found
 
-    def update_actor(self, batch):
-        return self.noted("update", lambda: super(Counted, self).update_actor(batch))
-
-    def noted(self, name, run):
-        self.noted_tokens.clear()
-        found = run()
-        self.tokens[name] = sum(self.noted_tokens)
-        return found
+        engine.forward_step = counted
 
 
 class TestTrainer:
     """The trainer with ``layout=rows``, against verl's own gradient of the whole batch."""
 
-    def step(self, toy, *options, group=OffPolicy):
-        made = trainer(toy, "dynamic_pruning", *ONE_STEP, *options, *ROWS, group=group)
-        step = Step(made, REWARDS)
-        step.gradients = record_gradients(made.actor_rollout_wg.worker)
-        return step
-
     @pytest.mark.parametrize(("mode", "strategy"), [("token-mean", "fsdp2"), ("seq-mean-token-mean", "fsdp")])
     def test_the_mean_over_every_draw_is_verls_gradient(self, toy, mode, strategy, fsdp1):
         options = (*ALL_TERMS, f"{ACTOR}.loss_agg_mode={mode}", f"{ACTOR}.strategy={strategy}")
         (full,), _ = stock_and_ours(toy, *options)
-        step = self.step(toy, *options)
+        step = fixed_step(toy, "dynamic_pruning", *options, *ROWS)
         assert type(step.made.actor_rollout_wg.worker.engine) is engines.RowsEngine
         found = bias(step.mean_of_draws(), full)
         print(f"{mode} {strategy}: bias {found:.1e}")
@@ -306,9 +261,11 @@ class TestTrainer:
         assert bias(step.mean_of_draws(), full) > 0.02  # old log-probabilities leak as well
 
     def test_each_pass_has_the_prompt_of_a_group_once(self, toy):
-        step = self.step(toy, *KL, f"{ACTOR}.ppo_max_token_len_per_gpu=256", group=Counted)
-        tags = dict(zip(step.batch.keys, step.batch.tags, strict=True))
+        options = (*KL, *ROWS, f"{ACTOR}.ppo_max_token_len_per_gpu=256")
+        step = fixed_step(toy, "dynamic_pruning", *options, group=Counted)
+        tags = step.tags
         for _, keep_N in list(all_draws())[::3]:
+            step.made.actor_rollout_wg.tokens.clear()
             step.drawn(keep_N)
             kept = [key for key, keep in zip(step.asked_order(), keep_N.tolist(), strict=True) if keep]
             prompts = {key.split("_")[0]: tags[key]["prompt_len"] for key in kept}
@@ -316,8 +273,8 @@ class TestTrainer:
             assert step.made.actor_rollout_wg.tokens == dict.fromkeys(("old", "ref", "update"), tokens)
 
     def test_one_word_is_all_that_a_run_changes_and_it_trains_and_saves_as_before(self, toy, tmp_path):
-        group = trainer(toy, "dynamic_pruning", *ONE_STEP, *ROWS, group=LocalGroup).actor_rollout_wg
-        assert type(group.worker.engine) is engines.RowsEngine
+        stock, group = (trainer(toy, "dynamic_pruning", *ONE_STEP, *rows).actor_rollout_wg for rows in ((), ROWS))
+        assert type(group.worker.engine) is engines.RowsEngine and type(stock.worker.engine) is not engines.RowsEngine
         group.worker.engine.to(device="cpu")
         group.save_checkpoint(str(tmp_path))
         assert "dppo" not in (tmp_path / "huggingface" / "config.json").read_text()
@@ -329,7 +286,7 @@ class TestRefusals:
     def test_the_engine_refuses_sequence_parallelism_by_itself(self):
         """A run may name it on verl's stock trainer, which none of our options reach."""
         given = SimpleNamespace(strategy=next(iter(engines.ROW_ENGINES.values())), ulysses_sequence_parallel_size=2)
-        with pytest.raises(ConfigError, match="ulysses_sequence_parallel_size=2.*not sharded"):
+        with pytest.raises(ConfigError, match=r"ulysses_sequence_parallel_size=2.*not sharded"):
             engines.RowsEngine(None, given, None, None)
 
     @pytest.mark.parametrize(
@@ -353,9 +310,3 @@ class TestRefusals:
         config.save_pretrained(folder / "model")
         with pytest.raises(ConfigError, match=r"Qwen3ForCausalLM: it drops attention weights.*layout=packed"):
             worker(folder, rows=True)
-
-    def test_without_the_word_the_engine_is_verls(self, toy):
-        config = configuration(toy, "trainer.v1.trainer_mode=dynamic_pruning", *ONE_STEP)
-        assert config.actor_rollout_ref.actor.strategy == "fsdp2"
-        made = trainer(toy, "dynamic_pruning", *ONE_STEP)
-        assert type(made.actor_rollout_wg.worker.engine) is not engines.RowsEngine

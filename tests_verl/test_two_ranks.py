@@ -29,17 +29,12 @@ def found(toy, tmp_path_factory):
 def test_the_mean_over_every_draw_on_two_ranks_is_verls_gradient(found, mode):
     print(found[mode])
     assert found[mode]["bias"] < 2e-6 < 0.1 < found[mode]["forgotten"]  # and forgotten weights are seen
-
-
-@pytest.mark.parametrize("mode", ["token-mean", "seq-mean-token-mean", "rows"])
-def test_ranks_get_as_many_rows_each_and_fillers_where_some_are_missing(found, mode):
-    sent = found[mode]["sent"]
-    assert {rows for rows, *_ in sent} == {4, 6, 8} and all(
-        rows == step and whole == 8 for rows, step, whole, _ in sent
-    )
-    assert {fillers for *_, fillers in sent} == {0, 1}
-
-
-@pytest.mark.parametrize("mode", ["token-mean", "seq-mean-token-mean", "cuts"])
-def test_ranks_forward_about_as_many_tokens_before_the_update(found, mode):
-    assert found[mode]["apart"] <= 1  # in longest rows
+    if mode != "cuts":  # ranks get as many rows each, and fillers if some are missing
+        assert {(rows, step, whole) for rows, step, whole, _ in found[mode]["sent"]} == {
+            (4, 4, 8),
+            (6, 6, 8),
+            (8, 8, 8),
+        }
+        assert {fillers for *_, fillers in found[mode]["sent"]} == {0, 1}
+    if mode != "rows":  # ranks forward about as many tokens before the update
+        assert found[mode]["apart"] <= 1  # in longest rows

@@ -17,8 +17,8 @@ import json  # noqa: E402
 import cloudpickle  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
-from in_process import ACTOR, PRUNING, STORE, LocalGroup, configuration, put, record_gradients, trainer  # noqa: E402
-from steps import CUTS, ONE_STEP, POINTS, Step, all_draws, bias, stock_and_ours  # noqa: E402
+from in_process import ACTOR, PRUNING, STORE, LocalGroup, configuration, put, record_gradients  # noqa: E402
+from steps import ALL_CUTS, CUTS, ONE_STEP, all_draws, bias, fixed_step, stock_and_ours  # noqa: E402
 from transformers import AutoModelForCausalLM  # noqa: E402
 
 MODES = ("token-mean", "seq-mean-token-mean", "cuts", "rows")
@@ -78,13 +78,11 @@ def options(mode):
 def prepared(toy, mode, policy):
     """verl's own gradient of the whole batch, and our step."""
     agg, rate = options(mode)
+    given = {"group": Pair, "policy": policy}
     if mode != "rows":
-        (FULL[agg],), step = stock_and_ours(toy, agg, ours=(rate,), group=Pair, policy=policy)
+        (FULL[agg],), step = stock_and_ours(toy, agg, ours=(rate,), **given)
         return FULL[agg], step
-    made = trainer(toy, "dynamic_pruning", *ONE_STEP, agg, rate, f"{PRUNING}.layout=rows", group=Pair, policy=policy)
-    step = Step(made)
-    step.gradients = made.actor_rollout_wg.gradients
-    return FULL[agg], step
+    return FULL[agg], fixed_step(toy, "dynamic_pruning", agg, rate, f"{PRUNING}.layout=rows", **given)
 
 
 def lead(toy, mode):
@@ -93,9 +91,8 @@ def lead(toy, mode):
     full, step = prepared(toy, mode, policy)
     group, mean, forgotten, sent, apart = step.made.actor_rollout_wg, 0.0, 0.0, [], []
     longest = max(tag["seq_len"] for tag in step.batch.tags)
-    cuts = [(1 / POINTS, point) for point in range(POINTS)]
-    for chance, outcome in cuts if mode == "cuts" else all_draws():
-        drawn = step.cut if mode == "cuts" else step.drawn
+    drawn, outcomes = (step.cut, ALL_CUTS) if mode == "cuts" else (step.drawn, all_draws())
+    for chance, outcome in outcomes:
         drawn(outcome)
         mean = mean + chance * step.gradients.pop().double()
         sent.append((*group.calls[-1], step.metrics["rows/fillers"]))
