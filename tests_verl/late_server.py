@@ -17,13 +17,19 @@ class Server(Agents):
     def __init__(self, trainer, policy=None):
         super().__init__(trainer, policy)
         self.waiting, self.back, self.looks = {}, [], 0
-        look = trainer.replay_buffer._sync_metadata_from_transfer_queue
+        buffer = trainer.replay_buffer
+        look, select = buffer._sync_metadata_from_transfer_queue, buffer._select_prompt_uids
 
         def looked():
             self.give_back()
             look()
 
-        trainer.replay_buffer._sync_metadata_from_transfer_queue = looked
+        def selected(partition, finished, count):
+            """verl's, which breaks ties by the order of a set of random names: here it is given a sorted list."""
+            requested = [uid for uid in STORE[partition] if uid in finished]
+            return select(partition, sorted(requested, key=lambda uid: order(text_of(partition, uid))), count)
+
+        buffer._sync_metadata_from_transfer_queue, buffer._select_prompt_uids = looked, selected
 
     @staticmethod
     def late(text, step):
@@ -55,6 +61,11 @@ class Server(Agents):
                 self._sessions(prompt, text, size)
             self.back.append((step, text))
             STORE["train"][uid][0]["status"] = "failure" if failed else "finished"
+
+
+def text_of(partition, uid):
+    """The text of a prompt in the queue."""
+    return STORE[partition][uid][1]["raw_prompt"][0]["content"]
 
 
 def order(text):
