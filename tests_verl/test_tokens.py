@@ -1,12 +1,13 @@
 """Tokens left out on verl: the mean over cuts is verl's gradient, and each pass goes over the prefixes alone."""
 
 from dataclasses import replace
+from itertools import cycle
 
 import in_process
 import pytest
 import torch
 from in_process import ACTOR, PRUNING, STORE, get, parameters, put, sized, train, trainer
-from steps import ALL_TERMS, CUTS, KL, ONE_STEP, POINTS, RATIOS, OffPolicy, all_draws, bias, stock_and_ours
+from steps import ALL_TERMS, CUTS, KL, ONE_STEP, POINTS, RATIOS, Given, OffPolicy, all_draws, bias, stock_and_ours
 from verl.trainer.ppo import core_algos
 from verl.workers.config import ActorConfig
 
@@ -20,10 +21,8 @@ from dppo.verl.trainer_base import PrunedTrainer
 EXACT, ROUNDED, SEEN = 1e-6, 1e-5, 0.02
 PADDED = ("actor_rollout_ref.model.use_remove_padding=False",)
 CASES = {
-    "token-mean, policy": ("token-mean", ()),
     "token-mean, KL and entropy": ("token-mean", ALL_TERMS),
     "token-sum, KL": ("token-sum", KL),
-    "seq-mean-token-mean, policy": ("seq-mean-token-mean", ()),
     "seq-mean-token-mean, KL and entropy": ("seq-mean-token-mean", ALL_TERMS),
     "seq-mean-token-mean, ratios, padded": ("seq-mean-token-mean", (*RATIOS, *PADDED)),
     "seq-mean-token-sum, ratios": ("seq-mean-token-sum", RATIOS),
@@ -72,34 +71,30 @@ def test_the_mean_over_every_cut_is_verls_gradient_and_each_is_that_of_whole_row
     assert not any(STORE[name] for name in STORE if name != "train")
 
 
-def drawn_lengths(step):
+@pytest.fixture
+def plans(monkeypatch):
+    """The plan of each step, the newest last."""
+    found, plan = [], PrunedTrainer._plan
+    monkeypatch.setattr(PrunedTrainer, "_plan", lambda self, returned: found.append(plan(self, returned)) or found[-1])
+    return found
+
+
+def drawn_lengths(step, plan):
     """Of each optimizer step, the tokens of each row that is drawn: its prompt and the completion up to the cut."""
     keys, tags = step.asked_order(), step.tags
     return [
         {key: tags[key]["prompt_len"] + n for key, n in zip(keys, draw.length_N.tolist(), strict=True) if n}
-        for draw in step.plan.token_draws
+        for draw in plan.token_draws
     ]
 
 
-def plans_kept(step, monkeypatch):
-    """Keep the plan of each step."""
-    plan = step.made._plan
-
-    def kept(found):
-        step.plan = plan(found)
-        return step.plan
-
-    monkeypatch.setattr(step.made, "_plan", kept)
-
-
-def test_each_pass_goes_over_the_prefix_that_is_drawn_and_over_no_other_token(toy, monkeypatch):
+def test_each_pass_goes_over_the_prefix_that_is_drawn_and_over_no_other_token(toy, plans):
     _, step = stock_and_ours(toy, *KL, group=Noted, ours=(CUTS,))
-    plans_kept(step, monkeypatch)
     group, shares = step.made.actor_rollout_wg, set()
     for point in range(POINTS):
         group.lengths.clear()
         step.cut(point)
-        (kept,) = drawn_lengths(step)
+        (kept,) = drawn_lengths(step, plans[-1])
         assert [name for name, _ in group.passes] == ["old", "ref", "update"]
         assert group.lengths == [kept] * 3
         whole = sum(tag["seq_len"] for tag in step.batch.tags)
@@ -109,15 +104,14 @@ def test_each_pass_goes_over_the_prefix_that_is_drawn_and_over_no_other_token(to
     assert len(shares) > 1 and max(shares) <= 1 and step.gradients
 
 
-def test_several_passes_over_the_batch_have_cuts_of_their_own_and_old_ones_reach_as_far_as_any(toy, monkeypatch):
+def test_several_passes_over_the_batch_have_cuts_of_their_own_and_old_ones_reach_as_far_as_any(toy, plans):
     options = (f"{ACTOR}.ppo_epochs=2", *options_of("seq-mean-token-mean", KL))
     full, step = stock_and_ours(toy, *options, group=Noted, ours=(CUTS,))
-    plans_kept(step, monkeypatch)
     group, first, second, differing = step.made.actor_rollout_wg, 0.0, 0.0, 0
     for point in range(POINTS):
         group.lengths.clear()
         step.cut(point, (point + 1) % POINTS)
-        mine, other = drawn_lengths(step)
+        mine, other = drawn_lengths(step, plans[-1])
         union = {key: max(mine.get(key, 0), other.get(key, 0)) for key in mine | other}
         assert [name for name, _ in group.passes] == ["old", "ref", "update", "update"]
         assert group.lengths == [union, union, mine, other]
@@ -143,8 +137,7 @@ def test_completions_pruned_and_cut(toy):
     (full,), step = stock_and_ours(toy, *options_of("seq-mean-token-mean", KL), ours=(CUTS, rate))
     mean = 0.0
     for chance, keep_N in all_draws():
-        step.drawn(keep_N)
-        step.gradients.clear()
+        step.made.session.method = replace(step.made.method, completions=Given(told=cycle((keep_N,))))
         mean = mean + chance * step.mean_of_cuts()
     assert bias(mean, full) < EXACT
 
@@ -157,32 +150,28 @@ def test_tokens_without_loss_are_gone_through_and_counted_nowhere(toy, mode, mon
     assert bias(step.mean_of_cuts(), full) < EXACT
 
 
-def one_weight_per_completion(self, *given, cut=Prefixes.cut):
-    found = cut(self, *given)
-    return replace(found, weight_NT=found.weight_NT[:, :1].expand_as(found.weight_NT))
+def one_weight_per_completion(step, monkeypatch):
+    cut = Prefixes.cut
+
+    def first_weights(self, *given):
+        found = cut(self, *given)
+        return replace(found, weight_NT=found.weight_NT[:, :1].expand_as(found.weight_NT))
+
+    monkeypatch.setattr(Prefixes, "cut", first_weights)
 
 
-def test_wrong_twin_one_weight_per_completion_is_seen(toy, monkeypatch):
-    (full,), step = stock_and_ours(toy, ours=(CUTS,))
-    assert bias(step.mean_of_cuts(), full) < EXACT
-    monkeypatch.setattr(Prefixes, "cut", one_weight_per_completion)
-    assert bias(step.mean_of_cuts(), full) > SEEN
+def mean_over_the_tokens_of_a_row_before_its_cut(step, monkeypatch):
+    step.made.session.method = replace(step.made.method, normaliser=DR_GRPO)  # as if verl did not divide by them
 
 
-def test_wrong_twins_means_over_the_tokens_before_the_cut_are_seen(toy, monkeypatch):
-    (full,), step = stock_and_ours(toy, *options_of("seq-mean-token-mean", ()), ours=(CUTS,))
-    step.made.session.method = replace(step.made.method, normaliser=DR_GRPO)  # verl divides by a row's tokens
-    assert bias(step.mean_of_cuts(), full) > SEEN
-    (full,), step = stock_and_ours(toy, *options_of("token-mean", ()), ours=(CUTS,))
-    monkeypatch.setattr(
-        dppo.verl.batch, "place", lambda *given, tokens_U, scale: place(*given, tokens_U=None, scale=scale)
-    )
-    assert bias(step.mean_of_cuts(), full) > SEEN
+def mean_over_the_tokens_that_are_sent(step, monkeypatch):
+    uncorrected = lambda *given, tokens_U, scale: place(*given, tokens_U=None, scale=scale)  # noqa: E731
+    monkeypatch.setattr(dppo.verl.batch, "place", uncorrected)
 
 
-def test_wrong_twin_a_cut_that_the_update_does_not_see_is_seen(toy, monkeypatch):
-    """The update goes over whole rows, whose last tokens no pass before it has looked at."""
-    (full,), step = stock_and_ours(toy, ours=(CUTS,))
+def update_over_whole_rows(step, monkeypatch):
+    """Whose last tokens no pass before it has looked at."""
+    weighted = PrunedTrainer._weighted
 
     def whole_rows(self, placement, batch):
         old = get(batch.keys, batch.partition_id, ["old_log_probs"])["old_log_probs"].unbind()
@@ -192,8 +181,6 @@ def test_wrong_twin_a_cut_that_the_update_does_not_see_is_seen(toy, monkeypatch)
         masks["old_log_probs"] = torch.nested.as_nested_tensor(padded, layout=torch.jagged)
         return put(batch.keys, "train", masks.select("old_log_probs"))
 
-    weighted = PrunedTrainer._weighted
-
     def of_rows_alone(self, placement, rows):
         completion_N = torch.tensor([tag["response_len"] for tag in self.dispatched.whole.tags])
         whole = replace(placement.rows, weight_NT=None, completion_N=completion_N)
@@ -201,6 +188,20 @@ def test_wrong_twin_a_cut_that_the_update_does_not_see_is_seen(toy, monkeypatch)
 
     monkeypatch.setattr(PrunedTrainer, "_rows_of", whole_rows)
     monkeypatch.setattr(PrunedTrainer, "_weighted", of_rows_alone)
+
+
+@pytest.mark.parametrize(
+    ("mode", "wrong"),
+    [
+        ("seq-mean-token-mean", one_weight_per_completion),
+        ("seq-mean-token-mean", mean_over_the_tokens_of_a_row_before_its_cut),
+        ("token-mean", mean_over_the_tokens_that_are_sent),
+        ("seq-mean-token-mean", update_over_whole_rows),
+    ],
+)
+def test_wrong_twins_are_seen(toy, mode, wrong, monkeypatch):
+    (full,), step = stock_and_ours(toy, *options_of(mode, ()), ours=(CUTS,))
+    wrong(step, monkeypatch)
     assert bias(step.mean_of_cuts(), full) > SEEN
 
 
@@ -231,16 +232,11 @@ def test_runs_train_and_log_what_was_left_out(toy, level):
     assert not torch.equal(parameters(made), before) and not any(STORE[name] for name in STORE if name != "train")
 
 
-def test_the_start_says_what_is_left_out_and_refuses_images(toy, capsys):
+def test_images_are_refused(toy):
     made = trainer(toy, "dynamic_pruning", *ONE_STEP, CUTS)
-    assert "dppo | tokens: 0.4 of the tokens behind a cut (best cuts" in capsys.readouterr().out
     made.processor = object()
     with pytest.raises(ConfigError, match="token_prune_rate=0"):
         made.on_init_end()
-    silent = (*ONE_STEP, "actor_rollout_ref.rollout.calculate_log_probs=False")
-    with pytest.raises(ConfigError, match="calculate_log_probs=True"):
-        trainer(toy, "dynamic_pruning", *silent, CUTS)
-    trainer(toy, "dynamic_pruning", *silent, f"{PRUNING}.method=nat_rpc")
 
 
 def test_losses_that_are_refused_are_those_that_look_at_several_tokens(monkeypatch):
