@@ -1,54 +1,45 @@
 """verl's trainer with dynamic pruning: stock where nothing is dropped, and on average the full batch's gradient."""
 
 import math
-import warnings
 
 import in_process
 import pytest
 import torch
-from in_process import ACTOR, PRUNING, STORE, parameters, record_gradients, sized, train, trainer, whole
-from steps import ONE_STEP
+from in_process import ACTOR, PRUNING, STORE, parameters, sized, train, trainer
+from late_server import Server
 from tensordict import TensorDict
+from test_ahead import COLOCATE, MODES, SEPARATE
+from test_ahead import SIZES as AHEAD
 
 import dppo.verl.batch
 from dppo.errors import ConfigError, RewardError
 from dppo.verl.layout import place
 
 SIZES = sized(4, 4, mini_batch=2)
+PRUNED = {"sync": "dynamic_pruning", "colocate_async": COLOCATE, "separate_async": SEPARATE}
 SIXTEEN = ("data.train_max_samples=16", "trainer.total_training_steps=8")
 
 
-def test_without_pruning_the_runs_of_verl_and_of_ours_are_equal_bit_for_bit(toy, monkeypatch):
-    monkeypatch.setattr(in_process, "compute_score", lambda source, text, truth: sum(map(ord, text)) % 97 / 97)
-    stock = trainer(toy, "sync", *SIZES)
-    logged = train(stock, 2)
-    ours = trainer(toy, "dynamic_pruning", *SIZES, f"{PRUNING}.method=grpo")
-    found = train(ours, 2)
-    assert torch.equal(parameters(stock), parameters(ours)) and logged[0]["actor/grad_norm"] > 0
-    same = [name for name in logged[1] if name.startswith("actor/") and "perf" not in name]
-    assert len(same) > 5 and all(logged[1][name] == found[1][name] for name in same)
-    assert found[1]["rollout/zero_variance_groups"] == 0 and found[1]["rows/sent"] == 16
-    assert found[1]["candidates/epoch"] == 8 / 64 and "candidates/reward" not in logged[1]
-    pruned = trainer(toy, "dynamic_pruning", *SIZES)
-    train(pruned, 2)
+@pytest.mark.parametrize("mode", PRUNED)
+def test_without_pruning_the_runs_of_verl_and_of_ours_are_equal_bit_for_bit(toy, mode):
+    name = PRUNED[mode]
+    sizes, agents = (SIZES, in_process.Agents) if mode == "sync" else ((*AHEAD, *MODES[name]), Server)
+    options = (*sizes, f"{ACTOR}.use_kl_loss=True")  # so that every row has a gradient
+    stock = trainer(toy, mode, *options, agents=agents)
+    logged = train(stock, 3)
+    ours = trainer(toy, name, *options, f"{PRUNING}.method=grpo", agents=agents)
+    found = train(ours, 3)
+    assert ours.agent_loop_manager.asked == stock.agent_loop_manager.asked
+    assert torch.equal(parameters(stock), parameters(ours)) and logged[2]["actor/grad_norm"] > 0
+    same = [name for name in logged[2] if name.startswith("actor/") and "perf" not in name]
+    assert len(same) > 5 and all(logged[2][name] == found[2][name] for name in same)
+    assert all(each["rows/tokens_share"] == 1 for each in found)
+    if mode != "sync":
+        back = stock.agent_loop_manager.back
+        assert ours.agent_loop_manager.back == back != sorted(back)  # out of order, or it shows nothing
+    pruned = trainer(toy, name, *options, f"{PRUNING}.completion_prune_rate=0.5", agents=agents)
+    train(pruned, 3)
     assert not torch.equal(parameters(stock), parameters(pruned))  # the comparison above can fail
-
-
-def test_leaving_out_what_has_no_gradient_changes_nothing_and_sends_less(toy):
-    rates = f"{PRUNING}.completion_prune_rate=0.0"
-    gradients = []
-    for mode, options in (("sync", ()), ("dynamic_pruning", (rates,))):
-        made = trainer(toy, mode, *ONE_STEP, *options)
-        found = record_gradients(made.actor_rollout_wg.worker)
-        made.prepare_step()
-        rows = [row for _, row in STORE["train"].values() if "rm_scores" in row]
-        for number, row in enumerate(rows):  # the first group has no signal
-            row["rm_scores"][-1] = float(number >= 4 and number % 2)
-        made._step_once({}, {}, 2)
-        gradients.append((found.pop(), made.actor_rollout_wg.calls[-1][0]))
-    (full, all_rows), (skipped, fewer) = gradients
-    assert (all_rows, fewer) == (8, 4)
-    assert float((full - skipped).norm() / full.norm()) < 1e-6
 
 
 @pytest.mark.parametrize("options", [(f"{PRUNING}.method=grpo",), (f"{PRUNING}.completion_prune_rate=0.5",)])
@@ -74,11 +65,9 @@ def test_groups_of_equal_rewards_have_no_gradient_although_verls_mean_of_them_is
     assert metrics["rollout/zero_variance_groups"] == pytest.approx(1 / 3)
 
 
-def test_prompts_are_pruned_once_they_have_a_history_and_every_step_waits_for_those_alone(toy, capsys):
+def test_prompts_are_pruned_once_they_have_a_history_and_every_step_waits_for_those_alone(toy):
     options = (f"{PRUNING}.prompt_prune_rate=0.5", "data.train_max_samples=32", "trainer.total_training_steps=8")
     made = trainer(toy, "dynamic_pruning", *sized(16, 2, mini_batch=8), *options)
-    said = capsys.readouterr().out
-    assert "gradient unbiased" in said and "prompts are drawn for each of 2 mini-batches" in said
     logged = train(made, 4)
     part_Q = made.requested.prompts.part_Q
     assert torch.bincount(part_Q).tolist() == [4, 4], "as many for each mini-batch"
@@ -88,10 +77,7 @@ def test_prompts_are_pruned_once_they_have_a_history_and_every_step_waits_for_th
         assert not weight or part_of[key.rsplit("_", 2)[0]] == row // placement.rows_per_step
     asked = [sum(step == number for step, _ in made.agent_loop_manager.asked) for number in (1, 2, 3, 4)]
     assert asked == [16, 16, 8, 8] and [each["prune/prompts_kept_share"] for each in logged] == [1, 1, 0.5, 0.5]
-    assert (
-        made.source.history.visited(range(len(made.source.history))).all()
-        and logged[2]["prune/largest_prompt_weight"] > 1
-    )
+    assert made.source.history.visited(range(32)).all() and logged[2]["prune/largest_prompt_weight"] > 1
     assert {call[2] for call in made.actor_rollout_wg.calls} == {16}  # what the loss is divided by: of the whole block
 
 
@@ -213,29 +199,21 @@ def test_every_start_takes_the_same_rows_where_verl_has_no_seed(toy):
     assert list(first) == list(second)
 
 
-def test_options_of_verl_that_cannot_be_exact_stop_the_run_at_its_start(toy):
-    with pytest.raises(ConfigError, match="2 problems") as caught:
-        trainer(toy, "dynamic_pruning", *SIZES, f"{ACTOR}.shuffle=True", f"{ACTOR}.policy_loss.loss_mode=clip_cov")
-    assert "shuffle=False" in str(caught.value) and "loss_mode=vanilla" in str(caught.value)
+@pytest.mark.parametrize(
+    ("mode", "options", "words"),
+    [
+        ("sync", ("shuffle=True", "policy_loss.loss_mode=clip_cov"), "2 problems.*shuffle=False.*loss_mode=vanilla"),
+        ("colocate_async", ("shuffle=True",), "trainer_mode=dynamic_pruning_colocate_async.*shuffle=False"),
+        ("separate_async", ("ppo_mini_batch_size=2",), "Write data.train_batch_size=4"),
+    ],
+)
+def test_options_of_verl_that_cannot_be_exact_stop_the_run_at_its_start(toy, mode, options, words):
+    """Every such option is in tests/verl."""
+    with pytest.raises(ConfigError, match=f"(?s){words}"):
+        trainer(toy, PRUNED[mode], *AHEAD, *MODES.get(PRUNED[mode], ()), *(f"{ACTOR}.{each}" for each in options))
 
 
 def test_a_biased_setting_says_so_at_the_start(toy, capsys):
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        options = ("actor_rollout_ref.actor.loss_agg_mode=token-mean", f"{PRUNING}.prompt_prune_rate=0.3")
-        trainer(toy, "dynamic_pruning", *SIZES, *options)
-    assert any("normaliser is biased under prompt pruning" in str(each.message) for each in caught)
+    with pytest.warns(UserWarning, match="normaliser is biased under prompt pruning"):
+        trainer(toy, "dynamic_pruning", *SIZES, f"{ACTOR}.loss_agg_mode=token-mean", f"{PRUNING}.prompt_prune_rate=0.3")
     assert "dppo | biased: " in capsys.readouterr().out
-
-
-def test_the_kl_term_reaches_completions_without_an_advantage(toy):
-    options = ("actor_rollout_ref.actor.use_kl_loss=True", f"{PRUNING}.completion_prune_rate=0.0")
-    made = trainer(toy, "dynamic_pruning", *ONE_STEP, *options)
-    made.prepare_step()
-    for _, row in STORE["train"].values():
-        if "rm_scores" in row:
-            row["rm_scores"][-1] = 1.0
-    metrics = {}
-    made._step_once(metrics, {}, 2)
-    assert metrics["rows/sent"] == 8 and metrics["prune/live_share"] == 1
-    assert whole(list(made.actor_rollout_wg.worker.engine.module.parameters())).isfinite().all()
