@@ -18,15 +18,14 @@ def attend_with_lse(q, k, v, scale, causal):
     return score.softmax(-1) @ v, score.logsumexp(-1, keepdim=True)
 
 
-def merged(query, key, value, segments, scale, window, *, lse_gradient):
-    """A branch as two calls, itself and its trunk, merged by their log-sum-exp."""
+def merged_without_gradient(query, key, value, segments, scale, window):
+    """A branch as two calls, itself and its trunk, merged by log-sum-exps that have no gradient."""
     output = []
     for (q, k, v), past in zip(by_segment(query, key, value, segments), segments.past_S, strict=True):
         out, lse = attend_with_lse(q, k[:, :, past:], v[:, :, past:], scale, True)
         if past:
             trunk_out, trunk_lse = attend_with_lse(q, k[:, :, :past], v[:, :, :past], scale, False)
-            share = (lse - trunk_lse).sigmoid()
-            share = share if lse_gradient else share.detach()
+            share = (lse - trunk_lse).sigmoid().detach()
             out = share * out + (1 - share) * trunk_out
         output.append(out)
     return torch.cat(output, 2)
@@ -76,7 +75,7 @@ WRONG_IN_VALUE = {name: kernel.attend for name, kernel in wrong_kernels().items(
     "a bool mask that is added": seeing(lambda queries, keys: torch.ones(queries, keys, dtype=torch.bool)),
 }
 WRONG_IN_GRADIENT = {
-    "merged by log-sum-exp without its gradient": partial(merged, lse_gradient=False),
+    "merged by log-sum-exp without its gradient": merged_without_gradient,
     "keys without a gradient": detached_keys,
 }
 
@@ -92,4 +91,16 @@ def scored_from_the_neighbour(row):
     return replace(row, labels=labels, scored_L=row.scored_L - 1)
 
 
-WRONG_ROWS = {"positions go on": positions_go_on, "scored from the neighbour": scored_from_the_neighbour}
+def on_another_trunk(row):
+    """Branches see the trunk of the next prompt, those of the last prompt the first trunk."""
+    parents = sorted({trunk for trunk in row.segments.trunk_S if trunk >= 0})
+    following = {-1: -1} | dict(zip(parents, [*parents[1:], parents[0]], strict=True))
+    trunk_S = tuple(following[trunk] for trunk in row.segments.trunk_S)
+    return replace(row, segments=replace(row.segments, trunk_S=trunk_S))
+
+
+WRONG_ROWS = {
+    "positions go on": positions_go_on,
+    "scored from the neighbour": scored_from_the_neighbour,
+    "on another trunk": on_another_trunk,
+}

@@ -13,12 +13,9 @@ from packing_models import (
     make_batch,
     make_row,
     prepare_rows,
-    reference,
     run_layout,
-    shared_row,
     visible,
 )
-from packing_wrong import positions_go_on
 from refusals import refused
 
 from dppo.errors import ShapeError
@@ -185,71 +182,40 @@ def test_rows_that_cannot_be_built_and_widths_that_would_move_values_are_refused
         build_row([ids(1)], [ids(2), ids(3)], [0, 0])
 
 
-def labels_moved_by_one(row):
-    """The wrong twin of a head that shifts: every state predicts the token after its next."""
-    return replace(row, labels=row.labels.roll(-1, 1).masked_fill(row.labels == UNSCORED, UNSCORED))
+@pytest.fixture
+def model():
+    return Setting("gemma3").model(prepare_rows)
 
 
-def with_trunks(row, trunk_S):
-    return replace(row, segments=replace(row.segments, trunk_S=tuple(trunk_S)))
+def test_masked_tokens_have_no_gradient_and_are_still_read(model):
+    """Against the whole row with weights of 0 on the same tokens."""
+    batch, index = make_batch(), list(range(len(make_batch().prompts)))
+    rng = torch.Generator().manual_seed(5)
+    scored = [torch.rand(len(c), generator=rng) < 0.6 for c in batch.completions]
+    keep = torch.stack([torch.nn.functional.pad(s, (0, batch.width - len(s))) for s in scored])
+    fewer = replace(batch, weight_NC=batch.weight_NC * keep)
+    masked = build_row(batch.prompts, batch.completions, batch.group, scored)
+    found, wanted = (
+        run_layout(model, iter([(index, row_log_probs(model, row, batch.width)[0])]), fewer)
+        for row in (masked, make_row(batch, index))
+    )
+    assert found.logp_NC.equal(found.logp_NC * keep)
+    assert (found.logp_NC - wanted.logp_NC * keep).abs().max() < 1e-12
+    assert (found.gradient - wanted.gradient).norm() < 1e-12 * wanted.gradient.norm()
 
 
-def without_trunks(row):
-    return with_trunks(row, [-1] * len(row.segments.trunk_S))
-
-
-def on_another_trunk(row):
-    parents = sorted({t for t in row.segments.trunk_S if t >= 0})
-    swap = dict(zip(parents, [*parents[1:], parents[0]], strict=True))
-    return with_trunks(row, (swap.get(t, t) for t in row.segments.trunk_S))
-
-
-class TestThroughAModel:
-    """The same layouts, compared with one sequence at a time."""
-
-    SETTING = Setting("gemma3")
-
-    @pytest.fixture
-    def model(self):
-        return self.SETTING.model(prepare_rows)
-
-    @pytest.mark.parametrize("wrong", [labels_moved_by_one, positions_go_on, without_trunks, on_another_trunk])
-    def test_wrong_rows_are_caught(self, model, wrong):
-        batch = make_batch()
-        row, index = shared_row(batch)
-        assert len({t for t in row.segments.trunk_S if t >= 0}) > 1
-        pieces = iter([(index, row_log_probs(model, wrong(row), batch.width)[0])])
-        logp, gradient = run_layout(model, pieces, batch).difference(reference(self.SETTING))
-        assert logp > 0.1 and gradient > 0.1
-
-    def test_masked_tokens_have_no_gradient_and_are_still_read(self, model):
-        """Against the whole row with weights of 0 on the same tokens."""
-        batch, index = make_batch(), list(range(len(make_batch().prompts)))
-        rng = torch.Generator().manual_seed(5)
-        scored = [torch.rand(len(c), generator=rng) < 0.6 for c in batch.completions]
-        keep = torch.stack([torch.nn.functional.pad(s, (0, batch.width - len(s))) for s in scored])
-        fewer = replace(batch, weight_NC=batch.weight_NC * keep)
-        masked = build_row(batch.prompts, batch.completions, batch.group, scored)
-        found, wanted = (
-            run_layout(model, iter([(index, row_log_probs(model, row, batch.width)[0])]), fewer)
-            for row in (masked, make_row(batch, index))
-        )
-        assert found.logp_NC.equal(found.logp_NC * keep)
-        assert (found.logp_NC - wanted.logp_NC * keep).abs().max() < 1e-12
-        assert (found.gradient - wanted.gradient).norm() < 1e-12 * wanted.gradient.norm()
-
-    @pytest.mark.parametrize("scoring", SCORINGS)
-    def test_a_row_whose_tokens_are_all_masked_has_a_gradient_of_zero(self, model, monkeypatch, scoring):
-        monkeypatch.setattr(head, "label_log_probs", scoring)
-        batch = make_batch()
-        row = build_row(batch.prompts, batch.completions, batch.group, [torch.zeros_like(c) for c in batch.completions])
-        logp, entropy, *_ = row_log_probs(model, row, batch.width, kernel=SEGMENT_SDPA, entropy=True)
-        assert not logp.any() and entropy is not None and not entropy.any()
-        model.zero_grad()
-        logp.sum().backward()
-        gradients = [p.grad for p in model.parameters()]
-        assert all(g is not None for g in gradients), "every parameter has one, so collectives over ranks match"
-        assert not any(g.any() for g in gradients)
+@pytest.mark.parametrize("scoring", SCORINGS)
+def test_a_row_whose_tokens_are_all_masked_has_a_gradient_of_zero(model, monkeypatch, scoring):
+    monkeypatch.setattr(head, "label_log_probs", scoring)
+    batch = make_batch()
+    row = build_row(batch.prompts, batch.completions, batch.group, [torch.zeros_like(c) for c in batch.completions])
+    logp, entropy, *_ = row_log_probs(model, row, batch.width, kernel=SEGMENT_SDPA, entropy=True)
+    assert not logp.any() and entropy is not None and not entropy.any()
+    model.zero_grad()
+    logp.sum().backward()
+    gradients = [p.grad for p in model.parameters()]
+    assert all(g is not None for g in gradients), "every parameter has one, so collectives over ranks match"
+    assert not any(g.any() for g in gradients)
 
 
 @pytest.mark.skipif(len(SCORINGS) < 2, reason="this torch has no loss of its own in blocks")
