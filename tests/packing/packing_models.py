@@ -33,7 +33,7 @@ VOCABULARY = 61
 WINDOW = 8
 """Sliding window of the models that have one: shorter than most sequences below and than the longest trunks."""
 
-_SIZE = dict(
+SIZE = dict(
     vocab_size=VOCABULARY,
     hidden_size=32,
     intermediate_size=48,
@@ -64,7 +64,7 @@ MODELS: dict[str, tuple[type[Any], type[Any], dict[str, Any]]] = {
 def blank(name: str, **settings: Any) -> Any:
     """A model as transformers makes it; ``settings`` are further fields of its configuration."""
     model, config, own = MODELS[name]
-    return model(config(**_SIZE | own | settings))
+    return model(config(**SIZE | own | settings))
 
 
 def build(name: str, *, tied: bool = False, dtype: torch.dtype = torch.float32, seed: int = 0, **settings: Any) -> Any:
@@ -188,8 +188,9 @@ def one_at_a_time(model: Any, batch: Batch, temperature: float = 1.0) -> Pieces:
         yield [i], torch.nn.functional.pad(logp, (0, batch.width - len(completion)))
 
 
-def pad_batch(batch: Batch, index: Sequence[int]) -> tuple[Tensor, Tensor, int]:
-    """Token ids and mask with prompts padded on the left and completions on the right, and the prompts' width."""
+def padded(model: Any, batch: Batch, temperature: float = 1.0, *, index: Sequence[int] | None = None) -> Pieces:
+    """As TRL pads, prompts on the left and completions on the right: no position ids, scored from the logits."""
+    index = list(range(len(batch.prompts))) if index is None else list(index)
     P = max(len(batch.prompts[i]) for i in index)
     C = max(len(batch.completions[i]) for i in index)
     ids, mask = torch.zeros(2, len(index), P + C, dtype=torch.int64)
@@ -197,13 +198,6 @@ def pad_batch(batch: Batch, index: Sequence[int]) -> tuple[Tensor, Tensor, int]:
         span = slice(P - len(batch.prompts[i]), P + len(batch.completions[i]))
         ids[row, span] = torch.cat([batch.prompts[i], batch.completions[i]])
         mask[row, span] = 1
-    return ids, mask, P
-
-
-def padded(model: Any, batch: Batch, temperature: float = 1.0, *, index: Sequence[int] | None = None) -> Pieces:
-    """As TRL pads: one rectangle, no position ids, scored from the logits."""
-    index = list(range(len(batch.prompts))) if index is None else list(index)
-    ids, mask, P = pad_batch(batch, index)
     logits = model(input_ids=ids, attention_mask=mask, use_cache=False).logits[:, P - 1 : -1]
     logp = gather_log_probs(logits, ids[:, P:], temperature) * mask[:, P:]
     yield index, torch.nn.functional.pad(logp, (0, batch.width - logp.shape[1]))
@@ -304,16 +298,10 @@ def reference(setting: Setting, batch_of: Callable[[], Batch] = make_batch) -> O
     return run_layout(model, one_at_a_time(model, batch, setting.temperature), batch)
 
 
-def packed_call(model: Any, row: Any, temperature: float = 1.0, **inputs: Any) -> Tensor:
-    """(K, width) log-probabilities of a row from a hand-written call of the model: tests say what it is given."""
+def packed_call(model: Any, row: Any, **inputs: Any) -> Tensor:
+    """(K, width) log-probabilities of a row from a hand-written call of the model."""
     logits = model(input_ids=row.input_ids, **inputs).logits
-    logp = gather_log_probs(logits, row.labels.clamp_min(0), temperature)
-    return row.unpack(logp, int(row.offset_L.max()) + 1)
-
-
-def float_mask(allowed: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    """An additive mask: 0 where allowed, the lowest number elsewhere."""
-    return torch.zeros(allowed.shape, dtype=dtype).masked_fill(~allowed, torch.finfo(dtype).min)
+    return row.unpack(gather_log_probs(logits, row.labels.clamp_min(0)), row.width)
 
 
 def visible(row: Any, window: int | None = None, *, of_positions: bool = True) -> Tensor:

@@ -6,9 +6,9 @@ from functools import partial
 
 import pytest
 import torch
-from packing_models import build, prepare_rows, randomise
+from packing_models import blank, build, prepare_rows, randomise
 from packing_wrong import WRONG_IN_GRADIENT, WRONG_IN_VALUE, WRONG_ROWS, without_windows
-from transformers import ModernBertDecoderConfig, ModernBertDecoderForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers import ModernBertDecoderConfig, ModernBertDecoderForCausalLM
 
 from dppo.packing import check
 from dppo.packing.attention import use_rows
@@ -177,18 +177,8 @@ def test_the_model_keeps_no_trace():
 
 
 def test_depth_does_not_outgrow_the_tolerance():
-    config = Qwen3Config(
-        vocab_size=60,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=28,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=8,
-        initializer_range=0.125,
-    )
     torch.manual_seed(0)
-    model = Qwen3ForCausalLM(config).to(BF16)
+    model = blank("qwen3", num_hidden_layers=28, initializer_range=0.125).to(BF16)
     prepare_rows(model)
     kernel = partial(Kernel, name="on trial")
     assert check_rows(model, temperature=1.0, kernel=kernel(attend=rounded_again)).passed

@@ -12,9 +12,9 @@ from packing_varlen import Exact, OwnSums
 from refusals import refused
 
 from dppo.errors import ShapeError
-from dppo.packing import cuda_kernels, kernels, two_calls
+from dppo.packing import cuda_kernels, two_calls
 from dppo.packing.forward import row_log_probs
-from dppo.packing.kernels import LONGER, PROBED, SEGMENT_SDPA, Kernel, choose_kernel, probe, segment_sdpa
+from dppo.packing.kernels import LONGER, PROBED, Kernel, probe, segment_sdpa
 from dppo.packing.rows import Segments
 from dppo.packing.two_calls import Pieces, in_two_calls
 
@@ -109,13 +109,6 @@ def test_a_kernel_whose_backward_takes_its_own_sums_does_not_pass():
     assert "its dq is off by" in probe(kernel(OwnSums()), CPU, torch.float64, 16)
 
 
-@pytest.mark.parametrize("varlen", [Exact, OwnSums])
-def test_a_kernel_that_fails_gives_way_to_the_next(varlen, monkeypatch):
-    monkeypatch.setattr(kernels, "candidates", lambda *_: iter([kernel(varlen()), SEGMENT_SDPA]))
-    chosen = choose_kernel(CPU, torch.float64, 16)
-    assert chosen.name == ("two calls" if varlen is Exact else SEGMENT_SDPA.name)
-
-
 @pytest.mark.parametrize("name, called", [("qwen3", 4), ("gemma3", 2)])
 def test_a_model_gives_the_same_and_sliding_layers_gather(name, called):
     """Of gemma3 one layer in three is full, of qwen3 both are."""
@@ -147,7 +140,7 @@ def test_segments_in_another_order_are_refused(trunks):
         two_calls.two_calls(segments, CPU)
 
 
-def of_torch(monkeypatch):
+def of_torch(monkeypatch, flash):
     for name, stand_in in (("forward", packing_varlen.aten_forward), ("backward", packing_varlen.aten_backward)):
         real = getattr(torch.ops.aten, f"_flash_attention_{name}").default._schema
         names = [argument.name for argument in real.arguments]
@@ -155,17 +148,14 @@ def of_torch(monkeypatch):
         monkeypatch.setattr(torch.ops.aten, f"_flash_attention_{name}", stand_in)
 
 
-def of_flash2(monkeypatch):
-    module = types.ModuleType("flash_attn.flash_attn_interface")
-    vars(module).update(
+def of_flash2(monkeypatch, flash):
+    flash(
         _flash_attn_varlen_forward=packing_varlen.flash2_forward,
         _flash_attn_varlen_backward=packing_varlen.flash2_backward,
     )
-    monkeypatch.setitem(sys.modules, "flash_attn", types.ModuleType("flash_attn"))
-    monkeypatch.setitem(sys.modules, module.__name__, module)
 
 
-def of_flash3(monkeypatch):
+def of_flash3(monkeypatch, flash):
     """From the hub: the package itself is not installed."""
     functions = types.SimpleNamespace(
         _flash_attn_forward=packing_varlen.flash3_forward, _flash_attn_backward=packing_varlen.flash3_backward
@@ -176,14 +166,6 @@ def of_flash3(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
 
 
-@pytest.fixture
-def fresh():
-    """No module of functions is remembered from another test."""
-    cuda_kernels.flash_attn.cache_clear()
-    yield
-    cuda_kernels.flash_attn.cache_clear()
-
-
 KERNELS = {
     "torch": (cuda_kernels.TorchVarlen, of_torch),
     "flash-attn 2": (cuda_kernels.Flash2, of_flash2),
@@ -192,16 +174,16 @@ KERNELS = {
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_kernels_get_what_they_document(name, fresh, monkeypatch):
+def test_kernels_get_what_they_document(name, flash, monkeypatch):
     """They need CUDA: stand-ins with their signatures take their place."""
     varlen, install = KERNELS[name]
     assert probe(kernel(varlen()), CPU, torch.float64, 16) != "", "not here, without the stand-in"
-    install(monkeypatch)
+    install(monkeypatch, flash)
     assert probe(kernel(varlen()), CPU, torch.float64, 16) == ""
 
 
-def test_flash_attn_3_is_not_downloaded_for_another_gpu(fresh, monkeypatch):
-    of_flash3(monkeypatch)
+def test_flash_attn_3_is_not_downloaded_for_another_gpu(flash, monkeypatch):
+    of_flash3(monkeypatch, flash)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (8, 0))
     monkeypatch.setattr(sys.modules["kernels"], "get_kernel", lambda *_, **__: pytest.fail("downloaded"))
     assert "needs a GPU of compute capability 9.0" in probe(kernel(cuda_kernels.Flash3()), CPU, torch.float64, 16)
