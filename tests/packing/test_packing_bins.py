@@ -73,28 +73,23 @@ def test_best_fit_is_the_textbook_scan_over_all_bins(sizes, capacity):
     is_best_fit(best_fit_decreasing, sizes, capacity)
 
 
-WRONG_PACKERS = {
-    "loses the last": lambda sizes, capacity: best_fit_decreasing(sizes[:-1], capacity),
-    "overfills": lambda sizes, capacity: best_fit_decreasing(sizes, capacity + 1),
-    "next fit": next_fit,
-}
+def loses_the_last(sizes, capacity):
+    return best_fit_decreasing(sizes[:-1], capacity)
 
 
-@pytest.mark.parametrize("name", WRONG_PACKERS)
-def test_wrong_packers_are_caught(name):
+def overfills(sizes, capacity):
+    return best_fit_decreasing(sizes, capacity + 1)
+
+
+@pytest.mark.parametrize("wrong", [loses_the_last, overfills, next_fit])
+def test_wrong_packers_are_caught(wrong):
     @settings(database=None, report_multiple_bugs=False, max_examples=300)
     @given(some_sizes, capacities)
     def search(sizes, capacity):
-        is_best_fit(WRONG_PACKERS[name], sizes, capacity)
+        is_best_fit(wrong, sizes, capacity)
 
     with pytest.raises(AssertionError):
         search()
-
-
-@given(sizes=few_sizes, capacity=capacities)
-def test_best_fit_is_within_its_bound_of_the_optimum(sizes, capacity):
-    best = optimum(sizes, capacity)
-    assert best <= len(best_fit_decreasing(sizes, capacity)) <= (11 * best + 6) / 9
 
 
 def test_completions_are_packed_within_one_percent_of_the_optimum():
@@ -183,11 +178,6 @@ def test_what_makes_no_sense_is_named(call, named):
         call()
 
 
-def padded_tokens(length_N, batches):
-    """Tokens of the forward passes, padding included."""
-    return sum(int(len(batch) * length_N[batch].max()) for batch in batches)
-
-
 @pytest.mark.parametrize(
     ("widths", "budget", "wanted"),
     [([3, 8, 4], 8, [[1], [2, 0]]), ([5, 100, 5], 10, [[1], [0, 2]]), ([4] * 5, 8, [[0, 1], [2, 3], [4]]), ([], 8, [])],
@@ -209,7 +199,8 @@ def test_never_more_padding_than_in_the_order_given(length_N, budget):
             stop += 1
         unsorted += (stop - start) * int(length_N[start:stop].max())
         start = stop
-    assert padded_tokens(length_N, sorted_micro_batches(length_N[:, None], budget)) <= unsorted + budget
+    batches = sorted_micro_batches(length_N[:, None], budget)
+    assert sum(int(len(batch) * length_N[batch].max()) for batch in batches) <= unsorted + budget
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=30), st.integers(1, 300), st.booleans())

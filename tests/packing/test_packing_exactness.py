@@ -101,17 +101,18 @@ def test_lora_wrapped_before_the_attention_is_set():
     assert_near(run_layout(model, rows(model, batch), batch), setting)
 
 
+def prepare_fused(model, temperature):
+    """With TRL's head in the place of ours."""
+    use_rows(model)
+    add_fused_lm_head(model, temperature=temperature, outputs=("log_probs", "entropy"))
+
+
 @pytest.mark.parametrize(
     ("name", "tied", "lora"), [("qwen3", False, True), ("llama", True, True), ("gemma3", True, False)]
 )
 def test_trl_fused_head_on_rows(name, tied, lora):
     setting, batch = Setting(name, torch.float32, tied=tied, lora=lora, temperature=0.8), make_batch()
-
-    def prepare(model):
-        use_rows(model)
-        add_fused_lm_head(model, temperature=0.8, outputs=("log_probs", "entropy"))
-
-    model = setting.model(prepare)
+    model = setting.model(partial(prepare_fused, temperature=0.8))
     for max_tokens in (40, 10_000):
         assert_near(run_layout(model, rows(model, batch, max_tokens=max_tokens), batch), setting)
 
@@ -129,20 +130,17 @@ def entropy_by_definition(name, temperature):
     return entropy_NC
 
 
-@pytest.mark.parametrize("prepare", ["scored", "fused"])
+@pytest.mark.parametrize(
+    ("prepare", "dtype", "bar"), [(prepare_rows, torch.float64, 1e-12), (prepare_fused, torch.float32, 1e-5)]
+)
 @pytest.mark.parametrize("name", ["qwen3", "gemma3"])
-def test_entropy_is_that_of_the_definition(name, prepare):
-    batch, temperature, exact = make_batch(), 1.3, prepare == "scored"
-    model = build(name, dtype=torch.float64 if exact else torch.float32)
-    if exact:
-        prepare_rows(model, temperature)
-    else:
-        use_rows(model)
-        add_fused_lm_head(model, temperature=temperature, outputs=("log_probs", "entropy"))
+def test_entropy_is_that_of_the_definition(name, prepare, dtype, bar):
+    batch, temperature, model = make_batch(), 1.3, build(name, dtype=dtype)
+    prepare(model, temperature)
     entropy_NC = torch.zeros_like(batch.weight_NC)
     for index in plan_rows(batch.group, batch.prompt_tokens, batch.completion_tokens, 40):
         entropy_NC[index] = row_log_probs(model, make_row(batch, index), batch.width, entropy=True)[1].detach().double()
-    assert (entropy_NC - entropy_by_definition(name, temperature)).abs().max() < (1e-12 if exact else 1e-5)
+    assert (entropy_NC - entropy_by_definition(name, temperature)).abs().max() < bar
     assert row_log_probs(model, make_row(batch, [0, 1]), batch.width)[1] is None, "computed only if asked for"
 
 
