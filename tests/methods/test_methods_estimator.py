@@ -46,6 +46,7 @@ from dppo.objective import (
     vespo,
 )
 from dppo.pruning import (
+    POISSON,
     SYSTEMATIC,
     UNWEIGHTED,
     Auto,
@@ -89,7 +90,7 @@ def test_the_tiny_problem_has_what_the_claims_are_about():
     assert len(set(LENGTH_N.tolist())) > 2 and len(set(np.bincount(GROUP_N).tolist())) > 1
     outcomes = list(planned(at_rates(DPPO, 0.5, 0.5)))
     assert sum(o.prompt_chance * o.chance_U.sum() for o in outcomes) == pytest.approx(1.0, abs=EXACT)
-    assert len(outcomes) > 4 and sum(len(o.chance_U) for o in outcomes) > 100
+    assert len(outcomes) > 2 and sum(len(o.chance_U) for o in outcomes) > 10
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -174,8 +175,6 @@ def test_an_entropy_bonus_is_a_mean_over_tokens_and_keeps_its_claim(level):
     method = at_rates(DPPO, prompt, completion, entropy_coef=0.3)
     check(method, replace(GRPO_BY_HAND, entropy_coef=0.3))
     assert not method.biases()
-    dead = replace(method, completions=Pruning(rate=completion)).live(torch.zeros(1))
-    assert dead.all(), "a completion without an advantage has a gradient then"
 
 
 # The wrong versions: each is one mistake away from the estimator, and each is caught.
@@ -209,8 +208,7 @@ def test_mistakes_are_caught(mistake):
 
 def folded(outcome):
     """The weight goes into the advantage, where it does not reach the KL term; dropped rows are left out."""
-    pairs = zip(kept(outcome), outcome.weight_UN, strict=True)
-    return torch.cat([outcome.gradients(k_N[None], advantage_N=outcome.advantage_N * w_N) for k_N, w_N in pairs])
+    return outcome.at_advantages(kept(outcome), outcome.advantage_N * outcome.weight_UN)
 
 
 def test_folding_the_weight_into_the_advantage_is_right_without_kl():
@@ -220,11 +218,9 @@ def test_folding_the_weight_into_the_advantage_is_right_without_kl():
 
 
 def test_group_statistics_after_pruning_are_biased():
-
     def survivors(outcome):
         advantages = [GRPO.advantages(rewards().only(weight_N > 0), CONTEXT) for weight_N in outcome.weight_UN]
-        pairs = zip(outcome.weight_UN, advantages, strict=True)
-        return torch.cat([outcome.gradients(w_N[None], advantage_N=a_N) for w_N, a_N in pairs])
+        return outcome.at_advantages(outcome.weight_UN, advantages)
 
     got = expectation(at_rates(DPPO, 0.0, 0.5), survivors)
     assert relative_error(got, GRPO_BY_HAND.gradient()) > 1e-2
@@ -253,7 +249,8 @@ def test_cppo_is_biased_whatever_it_is_multiplied_by():
 
 def test_a_mean_over_the_kept_rows_needs_a_fixed_size():
     """Averaging over the survivors with weight C / prob, C the expected share kept: exact where the share is fixed."""
-    method = replace(at_rates(DPPO, 0.0, 3 / 7), beta=0.2)
+    independent = replace(DPPO, completions=replace(DPPO.completions, design=POISSON))
+    method = at_rates(independent, 0.0, 3 / 7, beta=0.2)
     (outcome,) = planned(method)
     kept_U = kept(outcome).sum(1)
     assert (outcome.chance_U @ kept_U).item() == pytest.approx(4.0, abs=1e-9)
@@ -272,12 +269,10 @@ def of_tokens(tokens):
     """The mean gradient where a step counts so many tokens; None for those of what was rolled out, weighted."""
 
     def gradients(outcome):
-        if outcome.plan is None:
-            return outcome.gradients()
         plan = outcome.plan
         counted = float((plan.prompts.weight_Q[plan.rewards.group_N] * plan.completions.tokens_N).sum())
         found = counted if tokens is None else tokens
-        return replace(outcome, plan=replace(plan, sizes=StepSizes(found, found))).gradients()
+        return outcome.gradients(sizes=StepSizes(found, found))
 
     return expectation(TOKEN_MEAN, gradients)
 
@@ -326,9 +321,8 @@ def test_pruning_the_plain_objective_is_not_pruning_the_emphasised_one():
     method = at_rates(DPPO, 0.0, 0.5)
 
     def late(outcome):
-        advantage_UN = powered(outcome.advantage_N * outcome.weight_UN, power=1.0)
-        pairs = zip(kept(outcome), advantage_UN, strict=True)
-        return torch.cat([outcome.gradients(k_N[None], advantage_N=a_N) for k_N, a_N in pairs])
+        late_UN = powered(outcome.advantage_N * outcome.weight_UN, power=1.0)
+        return outcome.at_advantages(kept(outcome), late_UN)
 
     wanted = full_gradient(replace(method, advantages=emphasised(GROUP_SCALED, 1.0)))
     assert relative_error(expectation(method, late), wanted) > 1e-2

@@ -64,8 +64,7 @@ def test_draws_in_a_row_are_the_full_gradient(method):
 def biased_by(method, weight_UNT, **options):
     """How far the mean over the outcomes is from the full gradient at other weights of tokens."""
     (every,) = planned(method)
-    said = every.advantage_N, every.plan.sizes.denominator, every.plan.sizes.tokens
-    found = weighted_gradients(method, weight_UNT(every), *said, **options)
+    found = weighted_gradients(method, weight_UNT(every), every.advantage_N, every.plan.sizes, **options)
     return relative_error(every.chance_U @ found, GRPO_BY_HAND.gradient())
 
 

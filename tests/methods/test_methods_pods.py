@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from itertools import combinations
 
 import numpy as np
@@ -11,7 +12,7 @@ from arrays import rewards_of
 from hypothesis import given
 from hypothesis import strategies as st
 from one_step import kept, loss_of, step_of
-from tiny_policy import GRPO_BY_HAND, at_rates, expectation, parts, planned, relative_error
+from tiny_policy import GRPO_BY_HAND, at_rates, expectation, relative_error
 
 from dppo.context import NOTHING_KNOWN
 from dppo.methods import METHODS
@@ -69,15 +70,9 @@ def test_statistics_of_those_kept_are_biased_under_any_draw():
     assert relative_error(expectation(at_rates(method, 0.5, 0.0)), GRPO_BY_HAND.gradient()) < 1e-12
 
     def own_statistics(outcome):
-        rewards, rule = outcome.plan.rewards, method.advantages
-        found = []
-        for weight_N in outcome.weight_UN:
-            advantage_N = PODS.statistics.compute(rule, rewards, NOTHING_KNOWN, weight_N > 0)
-            part_NK = parts(method, advantage_N, outcome.plan.sizes.denominator, outcome.plan.sizes.tokens)
-            found.append(weight_N @ part_NK)
-        return torch.stack(found)
+        of_kept = partial(PODS.statistics.compute, method.advantages, outcome.plan.rewards, NOTHING_KNOWN)
+        return outcome.at_advantages(outcome.weight_UN, map(of_kept, outcome.weight_UN > 0))
 
     for design in (dppo.completions.design, POISSON):
         plain = replace(dppo, completions=replace(dppo.completions, design=design))
         assert relative_error(expectation(plain, own_statistics), GRPO_BY_HAND.gradient()) > 1e-2
-        assert len(list(planned(plain))) == 1

@@ -1,35 +1,24 @@
 """A softmax policy small enough to go through every selection of its completions, in float64 and off-policy.
 
 Expected values are in numpy, by the formulas of the papers and complex steps. Checked are ``plan_step`` for every
-selection, and autograd through ``micro_batch_loss``. The first prompt's last completion has advantage 0. There are
-three prompts, because with two the threshold rule keeps both.
+selection, by ``every_way``, and autograd through ``micro_batch_loss``. The first prompt's last completion has
+advantage 0. There are three prompts, because with two the threshold rule keeps both.
 """
 
-import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 import torch
 
 from dppo.context import StepContext
-from dppo.lab.frozen.sample import remembering
 from dppo.methods import Method
 from dppo.objective import Tokens
-from dppo.pruning import PromptPruning, Pruning, SampledTokens, TokenDraw, TokenPruning, uncertainty
-from dppo.rng import Purpose
-from dppo.step import (
-    RolledOut,
-    StepPlan,
-    StepSizes,
-    UpdateSchedule,
-    completions_of,
-    drawn_block,
-    micro_batch_loss,
-    plan_step,
-)
+from dppo.pruning import SampledTokens, uncertainty
+from dppo.step import RolledOut, StepPlan, StepSizes, drawn_block, micro_batch_loss, plan_step
 from dppo.types import Block, Candidates, Rewards
+from dppo.verification.enumerate import enumerated, every_way
 
 GROUP_N = np.array([0, 0, 0, 1, 1, 2, 2])
 P, N, T, V = 3, len(GROUP_N), 4, 5
@@ -172,10 +161,10 @@ GSPO_BY_HAND = replace(GRPO_BY_HAND, loss=surrogate(3e-4, 4e-4, whole=True))
 def parts(method: Method, advantage_N, denominator: float, tokens: float, theta=THETA):
     """(N, PARAMETERS) gradient of each completion at weight 1, as a trainer computes it."""
     one_NN = torch.eye(N, dtype=torch.float64)
-    return weighted_gradients(method, one_NN, advantage_N, denominator, tokens, theta)
+    return weighted_gradients(method, one_NN, advantage_N, StepSizes(denominator, tokens), theta)
 
 
-def weighted_gradients(method, weights, advantage_N, denominator, tokens, theta=THETA, counted=True):
+def weighted_gradients(method, weights, advantage_N, sizes, theta=THETA, counted=True):
     """(S, PARAMETERS) gradient at each of S weightings of completions, (S, N), or of their tokens, (S, N, T)."""
     leaf = torch.tensor(theta).requires_grad_()
     everything = logits(leaf).log_softmax(-1)
@@ -194,7 +183,7 @@ def weighted_gradients(method, weights, advantage_N, denominator, tokens, theta=
         if weight.dim() == 2:  # a trainer forwards what was drawn, and knows how many tokens there were
             length_N = torch.from_numpy(LENGTH_N) if counted else None
             seen = replace(sampled, mask_BT=sampled.mask_BT & (weight > 0), counted_B=length_N)
-        return micro_batch_loss(method, seen, weight, StepSizes(denominator, tokens), entropy_BT=entropy_NT)
+        return micro_batch_loss(method, seen, weight, sizes, entropy_BT=entropy_NT)
 
     one_SS = torch.eye(len(weights), dtype=torch.float64)
     return torch.autograd.grad(torch.stack([*map(loss, weights)]), leaf, one_SS, is_grads_batched=True)[0]
@@ -202,15 +191,19 @@ def weighted_gradients(method, weights, advantage_N, denominator, tokens, theta=
 
 @dataclass(frozen=True)
 class Planned:
-    """What a step does after one outcome of the prompt draw, for every outcome of its completion draw."""
+    """A step after one outcome of the prompt draw, for every outcome of its draws of completions and tokens."""
 
     method: Method
     prompt_chance: float
     chance_U: torch.Tensor
     keep_P: torch.Tensor
     prompt_weight_P: torch.Tensor
-    plan: StepPlan | None
-    """None where no prompt is rolled out."""
+    plans: tuple[StepPlan, ...]
+    """One for each outcome. They differ in their weights alone."""
+
+    @property
+    def plan(self):
+        return self.plans[0]
 
     def spread(self, value):
         """(..., N) values of the completions rolled out, among those of all candidates; 0 elsewhere."""
@@ -220,35 +213,35 @@ class Planned:
 
     @cached_property
     def weight_UN(self):
-        return torch.zeros(1, N, dtype=torch.float64) if self.plan is None else self.spread(self.plan.weight_UN)
+        return self.spread(torch.cat([plan.weight_UN for plan in self.plans]))
 
     @cached_property
     def advantage_N(self):
-        return torch.zeros(N, dtype=torch.float64) if self.plan is None else self.spread(self.plan.advantage_N)
+        return self.spread(self.plan.advantage_N)
 
     @property
     def weight_UNT(self):
-        """What multiplies the loss of each token, where tokens are drawn too."""
-        of_tokens = torch.stack([draw.weight_NT for draw in self.plan.token_draws])
-        spread_UNT = torch.zeros(len(of_tokens), N, T, dtype=torch.float64)
-        spread_UNT[:, self.keep_P[GROUP_N]] = self.plan.weight_UN[..., None] * of_tokens
+        """Factor of the loss of each token, if tokens are drawn too."""
+        spread_UNT = torch.zeros(len(self.plans), N, T, dtype=torch.float64)
+        of_tokens = [plan.weight_UN[0][:, None] * plan.token_draws[0].weight_NT for plan in self.plans]
+        spread_UNT[:, self.keep_P[GROUP_N]] = torch.stack(of_tokens)
         return spread_UNT
 
-    def token_parts(self, theta=THETA):
-        """(N * T, PARAMETERS) gradient of each token at weight 1, the others masked, as a trainer computes it."""
-        one_NT = torch.eye(N * T, dtype=torch.float64).view(N * T, N, T)
-        said = self.advantage_N, self.plan.sizes.denominator, self.plan.sizes.tokens
-        return weighted_gradients(self.method, one_NT, *said, theta)
-
-    def gradients(self, weight_UN=None, *, advantage_N=None, theta=THETA):
-        """(S, PARAMETERS) gradient of each outcome; what is not given is as the plan says."""
-        if weight_UN is None and self.plan is not None and self.plan.token_draws:
-            return self.weight_UNT.flatten(1) @ self.token_parts(theta)
-        weight_UN = self.weight_UN if weight_UN is None else weight_UN
-        if self.plan is None:
-            return torch.zeros(len(weight_UN), PARAMETERS, dtype=torch.float64)
+    def gradients(self, weight_UN=None, *, advantage_N=None, theta=THETA, sizes=None):
+        """(S, PARAMETERS) gradient of each outcome; arguments that are not given are the plan's."""
         advantage_N = self.advantage_N if advantage_N is None else advantage_N
-        return weight_UN @ parts(self.method, advantage_N, self.plan.sizes.denominator, self.plan.sizes.tokens, theta)
+        sizes = self.plan.sizes if sizes is None else sizes
+        if weight_UN is None and self.plan.token_draws:
+            one_SNT = torch.eye(N * T, dtype=torch.float64).view(N * T, N, T)
+            part_SK = weighted_gradients(self.method, one_SNT, advantage_N, sizes, theta)
+            return self.weight_UNT.flatten(1) @ part_SK
+        weight_UN = self.weight_UN if weight_UN is None else weight_UN
+        return weight_UN @ parts(self.method, advantage_N, sizes.denominator, sizes.tokens, theta)
+
+    def at_advantages(self, weight_UN, advantages):
+        """(S, PARAMETERS) gradient of each outcome at advantages of its own."""
+        pairs = zip(weight_UN, advantages, strict=True)
+        return torch.cat([self.gradients(w_N[None], advantage_N=a_N) for w_N, a_N in pairs])
 
 
 CONTEXT = StepContext(value_Q=torch.from_numpy(VALUE_P))
@@ -261,70 +254,19 @@ def rewards(keep_N=None) -> Rewards:
     return found if keep_N is None else found.take(keep_N)
 
 
-def every_mask(design):
-    """``design`` that keeps the rows whose bits of the number ``rng`` are set, and the chance of each number.
-
-    Chances are those of independent draws with the same probabilities. The gradient is linear in the weights, so its
-    mean is that of any design with these probabilities.
-    """
-    chances: dict[int, float] = {}
-
-    def draw(prob_N, score_N, rng):
-        keep_N = torch.tensor([bool(rng >> place & 1) for place in range(len(prob_N))])
-        chances[rng] = float(np.prod(np.where(keep_N, prob_N, 1 - prob_N)))
-        return keep_N
-
-    return replace(design, draw=draw), chances
-
-
-def every_cut(level: TokenPruning, outcomes: int):
-    """``level`` that draws the outcome ``rng // outcomes``, chances by number, and the most pieces of head and cuts.
-
-    All completions share one uniform number for their cuts, and all tokens another for the head. An outcome is a pair
-    of pieces between their probabilities. The gradient is linear in the weights, as in ``every_mask``.
-    """
-    chances: dict[int, float] = {}
-    most = [1, 1]
-
-    class EveryCut(TokenPruning):
-        def draw(self, moment_NT, span_NT, rng):
-            reach_NT, head_NT = self.probabilities(moment_NT, span_NT)
-            head_NT = span_NT.double() if head_NT is None else head_NT
-            keep_NT, chance, places = span_NT, 1.0, divmod(rng // outcomes, most[1])
-            for which, (place, prob_NT) in enumerate(zip(places, (head_NT, reach_NT), strict=True)):
-                edges = torch.cat([torch.tensor([0.0, 1.0]).double(), prob_NT[span_NT].double()]).unique()
-                most[which] = max(most[which], len(edges) - 1)
-                piece = edges[place : place + 2]
-                chance *= float(piece[1] - piece[0]) if len(piece) == 2 else 0.0
-                keep_NT = keep_NT & (prob_NT > piece.mean())
-            chances[rng] = chance
-            return TokenDraw.of(keep_NT & (reach_NT * head_NT > 0), reach_NT, reach_NT * head_NT)
-
-    return EveryCut(**{each.name: getattr(level, each.name) for each in fields(TokenPruning)}), chances, most
-
-
-def by_chance(level) -> bool:
-    return isinstance(level, Pruning | PromptPruning) and level.rate > 0 and level.design.unbiased
-
-
 def planned(method: Method) -> Iterator[Planned]:
-    """Every outcome of the draw of prompts."""
-    if not by_chance(method.prompts):
-        yield after(method, 1.0, method.prompts.draw(CANDIDATES, np.random.default_rng(0)))
-        return
-    design, chances = every_mask(method.prompts.design)
-    for outcome in range(2**P):
-        draw = replace(method.prompts, design=design).draw(CANDIDATES, outcome)
-        if chances[outcome]:
-            yield after(method, chances[outcome], draw)
+    """Every outcome of the draw of prompts, but the one that keeps none: it has no gradient."""
+    level = enumerated(method.prompts)
+    for draw, chance in every_way(lambda tape: level.draw(CANDIDATES, tape)):
+        if draw.keep_N.any():
+            plans, chances = zip(*after(method, draw), strict=True)
+            chance_U = torch.tensor(chances, dtype=torch.float64)
+            yield Planned(method, chance, chance_U, draw.keep_N, draw.weight_N, plans)
 
 
-def after(method: Method, chance: float, draw) -> Planned:
-    """Every outcome of the draw of completions, as the draws of as many passes of one step."""
+def after(method: Method, draw) -> Iterator[tuple[StepPlan, float]]:
+    """Plans of a step in which ``draw`` chose the prompts, and their chances."""
     keep_N = draw.keep_N[GROUP_N]
-    known = dict(method=method, prompt_chance=chance, keep_P=draw.keep_N, prompt_weight_P=draw.weight_N)
-    if not keep_N.any():
-        return Planned(**known, chance_U=torch.ones(1, dtype=torch.float64), plan=None)
     length_N, old_NT, mask_NT = (torch.from_numpy(value)[keep_N] for value in (LENGTH_N, OLD_NT, MASK_NT))
     rolled_out = RolledOut(
         rewards=rewards(keep_N),
@@ -332,35 +274,11 @@ def after(method: Method, chance: float, draw) -> Planned:
         uncertainty_N=uncertainty(old_NT, mask_NT),
         sampled=SampledTokens(logp_NT=old_NT, mask_NT=mask_NT),
     )
-    context = CONTEXT.take(draw.keep_N)
     prompts = drawn_block(Block(candidates=CANDIDATES, draw=draw), 1)
     expected = None if prompts.expected_tokens is None else EXPECTED_TOKENS
-    prompts = replace(prompts, sequences=N, context=context, expected_tokens=expected)
-    outcomes, chances, drawn = 1, {0: 1.0}, method
-    if by_chance(method.completions) and (live := int(completions_of(method, rolled_out, context).live_N.sum())):
-        outcomes = 2**live
-        design, chances = every_mask(method.completions.design)
-        drawn = replace(method, completions=remembering(replace(method.completions, design=design)))
-    pieces, of_cuts = 1, {}
-
-    def step() -> StepPlan:
-        return plan_step(
-            drawn,
-            rolled_out,
-            prompts,
-            streams=lambda purpose, index: index if purpose == Purpose.TOKEN_DRAW else index % outcomes,
-            max_tokens=T,
-            passes=UpdateSchedule(passes=outcomes * pieces),
-        )
-
-    if method.tokens.active:
-        level, of_cuts, most = every_cut(method.tokens, outcomes)
-        drawn = replace(drawn, tokens=level)
-        step()
-        pieces = math.prod(most)
-    plan = step()
-    chance_U = [chances[k % outcomes] * of_cuts.get(k, 1.0) for k in range(outcomes * pieces)]
-    return Planned(**known, chance_U=torch.tensor(chance_U, dtype=torch.float64), plan=plan)
+    prompts = replace(prompts, sequences=N, context=CONTEXT.take(draw.keep_N), expected_tokens=expected)
+    drawn = replace(method, completions=enumerated(method.completions), tokens=enumerated(method.tokens))
+    return every_way(lambda tape: plan_step(drawn, rolled_out, prompts, streams=lambda *_: tape, max_tokens=T))
 
 
 def expectation(method: Method, of_planned=Planned.gradients):
