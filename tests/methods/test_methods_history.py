@@ -16,13 +16,6 @@ LEAVE_ONE_OUT = replace(GRPO_BY_HAND, advantage_N=by_group(TOTAL_N, lambda x: x 
 BY_HAND = dict.fromkeys(UNBIASED, LEAVE_ONE_OUT)
 
 
-@pytest.mark.parametrize("name", UNBIASED)
-def test_the_baseline_is_the_methods_own_and_everything_else_may_be_chosen(name):
-    method = METHODS[name]
-    assert method.advantages.from_history and method.fixes == {"advantages"} and not method.biases()
-    assert "2509.13232" in method.paper and "history baseline" in method.describe()
-
-
 @pytest.mark.parametrize("name", ["dppo_history", "dppo_history_scaled", "grpo_history"])
 def test_a_group_of_one_learns_from_what_history_expected(name):
     mean_QF, variance_QF, strength_QF = (torch.tensor([[value]], dtype=torch.float64) for value in (0.25, 0.16, 3.0))

@@ -17,12 +17,8 @@ RANKING = Ranking(
 )
 
 
-def drawn(rows, **changes):
-    return replace(RANKING, **changes).draw(rows, generator(0))
-
-
 def kept(rows, **changes):
-    return drawn(rows, **changes).keep_N.nonzero()[:, 0].tolist()
+    return replace(RANKING, **changes).draw(rows, generator(0)).keep_N.nonzero()[:, 0].tolist()
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.1, 0.3, 0.5, 0.7, 0.75, 0.8, 0.875, 0.9, 0.9375, 0.95])
