@@ -12,6 +12,7 @@ from dppo.errors import ConfigError, DataError, ShapeError
 from dppo.objective import group_advantages
 from dppo.pruning import DETERMINISTIC, UNWEIGHTED, uniform
 from dppo.types import Rewards
+from dppo.verification.enumerate import enumerated, every_way
 
 GROUP_N = torch.tensor([0, 0, 0, 0, 1, 1, 1, 1])
 N, BETA = 8, 3.0
@@ -40,28 +41,17 @@ def gradient(loss):
     return torch.autograd.grad(loss(theta), theta)[0]
 
 
-def planned(samples=EVERY_SAMPLE, shift=0.0):
+def planned(samples=EVERY_SAMPLE, shift=0.0, rng=None):
     preference = GroupPreference(beta=BETA, samples=samples)
     errors = error(THETA), error(REFERENCE) + shift
-    return plan_samples(preference, ADVANTAGE_N, GROUP_N, *errors, np.random.default_rng(0))
+    return plan_samples(preference, ADVANTAGE_N, GROUP_N, *errors, np.random.default_rng(0) if rng is None else rng)
 
 
 def every_outcome(samples, loss_of):
     """The exact mean over all draws of the gradient of ``loss_of(plan)(theta)``."""
-    chances = {}
-
-    def draw(prob_N, score_N, rng):
-        keep_N = torch.tensor([bool(outcome >> place & 1) for place in range(len(prob_N))])
-        chances[outcome] = float(np.prod(np.where(keep_N, prob_N, 1 - prob_N)))
-        return keep_N
-
-    enumerated = replace(samples, design=replace(samples.design, draw=draw))
-    live, total = int((ADVANTAGE_N != 0).sum()), torch.zeros_like(THETA)
-    for outcome in range(2**live):
-        plan = planned(enumerated)
-        total += chances[outcome] * gradient(loss_of(plan))
-    assert sum(chances.values()) == pytest.approx(1.0) and len(chances) == 2**live
-    return total
+    ways = list(every_way(lambda tape: planned(enumerated(samples), rng=tape)))
+    assert len(ways) > 4
+    return sum(chance * gradient(loss_of(plan)) for plan, chance in ways)
 
 
 def loss_of(plan):
