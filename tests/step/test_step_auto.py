@@ -51,6 +51,7 @@ def test_a_run_that_forgot_what_prompts_gave_would_be_seen(tmp_path):
 
 SCORED = Pruning(rate=0.8, floor=0.1, auto=Auto(fewest=16), score=advantage_with_length)
 OWN_RATE = replace(DPPO, completions=SCORED)
+SPENT = Spent(generating=3.0, training=1.0, total=4.0, trained=Passes(1, 50, 1, 50, layouts=1))
 
 
 def session():
@@ -90,7 +91,7 @@ def test_other_terms_and_costs_outlive_a_checkpoint_and_a_damaged_state_is_refus
         "prune/other_terms": 0.5
     }
     for _ in range(3):
-        run.observe_costs(Spent(3.0, 0.0, 1.0, 4.0, trained=Passes(1, 50, 1, 50, 1)), 100, 50)
+        run.observe_costs(SPENT, 100, 50)
     run.settle_costs()
     assert run.method.completions.auto.rollout_cost == run.costs.rollout_cost != OWN_RATE.completions.auto.rollout_cost
     state = json.loads(json.dumps(run.save(tmp_path)))
@@ -109,7 +110,7 @@ def test_other_terms_and_costs_outlive_a_checkpoint_and_a_damaged_state_is_refus
 def test_a_given_cost_of_rollouts_stays():
     run = Session(OWN_RATE, seed=0, generations=GROUP, max_tokens=9, rollout_cost=2.0)
     for _ in range(3):
-        run.observe_costs(Spent(3.0, 0.0, 1.0, 4.0, trained=Passes(1, 50)), 100, 50)
+        run.observe_costs(SPENT, 100, 50)
     run.settle_costs()
     assert run.method is OWN_RATE and run.costs.fixed
 
