@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import refused
 
 from dppo.errors import ShapeError
 from dppo.pruning import TokenDraw
@@ -44,7 +45,7 @@ def choices(draw):
 
 
 @given(choices())
-def test_every_kept_row_goes_to_one_rank_in_its_own_step_and_all_ranks_get_as_many(chosen):
+def test_every_kept_row_goes_to_one_rank_in_its_own_step_and_ranks_get_as_many_rows_and_about_as_many_tokens(chosen):
     weight_UN, rows, ranks = chosen
     placement = place(weight_UN, rows, ranks)
     assert len(set(placement.row_B)) == len(placement.row_B) == placement.rows_per_step * len(weight_UN)
@@ -53,25 +54,15 @@ def test_every_kept_row_goes_to_one_rank_in_its_own_step_and_all_ranks_get_as_ma
     for step, weight_N in enumerate(weight_UN):
         here = {row for (_, at), taken in sent.items() if at == step for row in taken}
         assert {row for row in here if weight_UN[:, row].sum() > 0} == set(weight_N.nonzero()[:, 0].tolist())
+        loads = [sum(int(rows.length_N[row]) for row in sent[rank, step]) for rank in range(ranks)]
+        assert max(loads) - min(loads) <= int(rows.length_N.max())
     weights = dict(zip(placement.row_B, placement.weight_B.tolist(), strict=True))
     assert all(weights[row] == pytest.approx(float(weight_UN[:, row].sum())) for row in placement.row_B)
 
 
-@given(choices())
-def test_ranks_forward_about_as_much_in_a_step(chosen):
-    weight_UN, rows, ranks = chosen
-    sent = mini_batches(place(weight_UN, rows, ranks), ranks, len(weight_UN))
-    for step in range(len(weight_UN)):
-        loads = [sum(int(rows.length_N[row]) for row in sent[rank, step]) for rank in range(ranks)]
-        assert max(loads) - min(loads) <= int(rows.length_N.max())
-
-
 def test_totals_of_ranks_stay_close_over_many_steps():
     """The longest row of each step must not go to the same rank each time."""
-    weight_UN = torch.zeros(8, 16)
-    for step in range(8):
-        weight_UN[step, [2 * step, 2 * step + 1]] = 1.0
-    placement = place(weight_UN, rows_of([10, 1] * 8), ranks=2)
+    placement = place(torch.eye(8).repeat_interleave(2, 1), rows_of([10, 1] * 8), ranks=2)
     loads = [sum([10, 1][row % 2] for row in placement.row_B[start : start + 8]) for start in (0, 8)]
     assert loads == [44, 44]
 
@@ -100,22 +91,17 @@ def test_shares_of_the_engine_are_those_it_cuts_a_batch_into(ranks):
 
 
 def test_fillers_are_the_shortest_rows_that_were_dropped_and_weigh_nothing():
-    weight_UN = torch.tensor([[2.0, 0, 0, 4.0, 2.0, 0, 0, 0]], dtype=torch.float64)
-    placement = place(weight_UN, rows_of([9, 3, 5, 9, 9, 4, 8, 8]), ranks=4)
-    assert set(placement.row_B) == {0, 3, 4, 1} and placement.rows_per_step == 4
+    placement = place(torch.tensor([[2.0, 0, 0, 4, 2, 0, 0, 0]]), rows_of([9, 3, 5, 9, 9, 4, 8, 8]), ranks=4)
     assert dict(zip(placement.row_B, placement.weight_B.tolist(), strict=True)) == {0: 2, 3: 4, 4: 2, 1: 0}
+    nothing = place(torch.zeros(1, 4), rows_of([3, 1, 2, 4]), ranks=2)
+    assert nothing.weight_B.tolist() == [0, 0] and set(nothing.row_B) == {1, 2}, "every rank still gets one row"
 
 
 def test_a_step_that_keeps_nothing_is_filled_with_rows_whose_tokens_can_be_divided_by():
-    weight_UN = torch.tensor([[1.0, 1, 1, 0, 0, 0, 0, 0], [0.0] * 8], dtype=torch.float64)
+    weight_UN = torch.tensor([[1.0, 1, 1, 0, 0, 0, 0, 0], [0.0] * 8])
     rows = rows_of([9, 9, 9, 7, 2, 2, 2, 2], tokens=[5, 5, 5, 5, 0, 0, 0, 0])
     sent = mini_batches(place(weight_UN, rows, ranks=2), 2, 2)
     assert sum(int(rows.tokens_N[row]) for rank in range(2) for row in sent[rank, 1]) == 5
-
-
-def test_without_a_completion_kept_every_rank_still_gets_one_row():
-    placement = place(torch.zeros(1, 4, dtype=torch.float64), rows_of([3, 1, 2, 4]), ranks=2)
-    assert placement.rows_per_step == 2 and placement.weight_B.tolist() == [0, 0] and set(placement.row_B) == {1, 2}
 
 
 GRADIENT_N = torch.tensor([1.0, -2.0, 0.5, 3.0, -1.0, 0.0, 7.0, 7.0], dtype=torch.float64)
@@ -149,36 +135,30 @@ def test_a_mean_over_the_tokens_sent_becomes_one_over_all_tokens(ranks):
 
 
 def test_where_the_engine_divides_by_fewer_completions_than_the_step_is_made_of_weights_shrink():
-    weight_UN = torch.tensor([[2.0, 0, 4.0, 0]], dtype=torch.float64)
-    placement = place(weight_UN, rows_of([4, 3, 2, 1]), ranks=1, scale=8 / 12)
-    assert placement.weight_B.tolist() == pytest.approx([4 / 3, 8 / 3]) and weight_UN.sum() == 6
+    placement = place(torch.tensor([[2.0, 0, 4, 0]]), rows_of([4, 3, 2, 1]), ranks=1, scale=8 / 12)
+    assert placement.weight_B.tolist() == pytest.approx([4 / 3, 8 / 3])
 
 
 def test_a_row_in_two_steps_and_too_few_rows_to_fill_up_with_are_errors():
-    with pytest.raises(ShapeError, match="each row in one step only"):
+    with refused(ShapeError, "each row in one step only"):
         place(torch.ones(2, 4), rows_of([1, 2, 3, 4]), ranks=2)
-    with pytest.raises(ShapeError, match="need 1 rows to fill up with, and 0 are left"):
+    with refused(ShapeError, "need 1 rows to fill up with, and 0 are left"):
         place(torch.ones(1, 3), rows_of([1, 2, 3]), ranks=2)
-    with pytest.raises(ShapeError, match=r"expected \(steps, rows\)"):
+    with refused(ShapeError, "expected (steps, rows)"):
         place(torch.ones(1, 3), rows_of([1, 2]), ranks=1)
 
 
-@pytest.mark.parametrize(("completions", "steps", "ranks", "rows"), [(16, 2, 4, 32), (3, 2, 2, 8), (1, 3, 2, 6)])
-def test_rows_are_asked_for_in_whole_mini_batches_of_all_ranks(completions, steps, ranks, rows):
-    assert rows_needed(completions, steps, ranks) == rows
+def test_rows_are_asked_for_in_whole_mini_batches_of_all_ranks():
+    assert [rows_needed(*each) for each in ((16, 2, 4), (3, 2, 2), (1, 3, 2))] == [32, 8, 6]
 
 
 def test_completions_are_put_in_the_order_of_prompts_whatever_finished_first():
-    keys = ["b_0_0", "a_2_0", "a_0_0", "b_1_0"]
-    assert places(dict(enumerate(keys)), ["a", "b"], [3, 2]) == [2, -1, 1, 0, 3]
+    keys = {0: "b_0_0", 1: "a_2_0", 2: "a_0_0", 3: "b_1_0"}
     shuffled = {row: keys[row] for row in (3, 1, 0, 2)}
-    assert places(shuffled, ["a", "b"], [3, 2]) == [2, -1, 1, 0, 3]
-
-
-@pytest.mark.parametrize("key", ["a_0_1", "a_2_0", "c_0_0"])
-def test_several_outputs_of_a_session_and_unknown_prompts_are_errors(key):
-    with pytest.raises(ShapeError, match=key):
-        places({0: key}, ["a", "b"], [2, 2])
+    assert places(keys, ["a", "b"], [3, 2]) == places(shuffled, ["a", "b"], [3, 2]) == [2, -1, 1, 0, 3]
+    for wrong in ("a_0_1", "a_2_0", "c_0_0"):  # several outputs of a session, too many sessions, an unknown prompt
+        with refused(ShapeError, wrong):
+            places({0: wrong}, ["a", "b"], [2, 2])
 
 
 def test_a_scaled_gradient_leaves_the_value_alone():
