@@ -92,9 +92,8 @@ def test_where_terms_cancel_rounding_is_that_of_the_terms():
 def test_totals_are_weighted_sums_over_the_functions_that_gave_a_reward(case, more, weights):
     first, number = case
     reward_NF = tensor([first, more[: len(first)]]).T
-    found = Rewards(
-        reward_NF=reward_NF, group_N=torch.tensor(number), weight_F=None if weights is None else tensor(weights)
-    )
+    weight_F = None if weights is None else tensor(weights)
+    found = Rewards(reward_NF=reward_NF, group_N=torch.tensor(number), weight_F=weight_F)
     for row, total in zip(reward_NF.tolist(), found.total_N.tolist(), strict=True):
         given = [w * r for w, r in zip(weights or (1.0, 1.0), row, strict=True) if r == r]
         assert total == pytest.approx(sum(given), abs=1e-12) if given else math.isnan(total)

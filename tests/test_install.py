@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,14 +19,10 @@ ROOT = Path(__file__).parent.parent
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 
 
-class Installed:
-    """A distribution that pip has noted the source of."""
-
-    def __init__(self, **noted):
-        self.noted = noted
-
-    def read_text(self, name):
-        return json.dumps(self.noted) if name == "direct_url.json" and self.noted else None
+def installed(noted):
+    """Distributions by name, each with the source that pip has noted; None if it has not."""
+    texts = {"direct_url.json": noted and json.dumps(noted)}
+    return lambda name: SimpleNamespace(read_text=texts.get)
 
 
 @pytest.fixture
@@ -37,7 +34,7 @@ def no_clone(monkeypatch, tmp_path):
 def test_a_clone_installs_from_itself_and_a_copy_from_where_pip_found_it(no_clone, monkeypatch):
     assert install.judge_line() == "pip install './answer-judge[eval]' in a clone of dppo's repository"
     noted = {"url": "https://host/dppo.git", "vcs_info": {"vcs": "git", "commit_id": "abc123"}}
-    monkeypatch.setattr(importlib.metadata, "distribution", lambda name: Installed(**noted))
+    monkeypatch.setattr(importlib.metadata, "distribution", installed(noted))
     source = "git+https://host/dppo.git@abc123"
     assert install_line("trl") == f"pip install 'dppo[trl] @ {source}'"
     assert install.judge_line() == f"pip install 'answer-judge[eval] @ {source}#subdirectory=answer-judge'"
@@ -46,14 +43,8 @@ def test_a_clone_installs_from_itself_and_a_copy_from_where_pip_found_it(no_clon
 
 
 def test_any_other_copy_installs_the_packages_of_the_extra(no_clone, monkeypatch):
-    monkeypatch.setattr(importlib.metadata, "distribution", lambda name: Installed())
-    listed = [
-        "numpy>=2.0",
-        "a<2,>=1; extra == 'in'",
-        'dppo[in]; extra == "out"',
-        "b; extra == 'out'",
-        "c; extra == 'd'",
-    ]
+    monkeypatch.setattr(importlib.metadata, "distribution", installed(None))
+    listed = ["numpy>=2", "a<2,>=1; extra == 'in'", 'dppo[in]; extra == "out"', "b; extra == 'out'", "c; extra == 'd'"]
     monkeypatch.setattr(importlib.metadata, "requires", lambda name: listed)
     assert install_line("out") == "pip install 'a<2,>=1' b"
 
@@ -124,11 +115,6 @@ def test_a_report_is_read_with_its_own_extra_alone(tmp_path):
     assert status == 2 and error.strip().endswith(f"pip install -e '{ROOT}[report]'") and error.count("\n") == 1
 
 
-WORDS = (
-    "train --model_name_or_path scratch:embedded --dataset_name embedded --use_cpu true --bf16 false --report_to none"
-)
-
-
 @pytest.mark.slow
 def test_the_lab_is_imported_without_the_judge():
     parts = ("runs.parts", "planning.run_plan", "comparison.runner", "cli.eval", "cli.verify")
@@ -138,12 +124,12 @@ def test_the_lab_is_imported_without_the_judge():
 
 @pytest.mark.slow
 def test_without_the_judge_a_run_passes_a_dry_run_and_a_reward_that_needs_it_says_how_to_get_it(tmp_path):
-    words = f"{WORDS} --output_dir {tmp_path / 'out'} --dry_run --eval_benchmarks embedded"
+    words = "train --model_name_or_path scratch:embedded --dataset_name embedded --use_cpu true --bf16 false"
+    words += f" --report_to none --output_dir {tmp_path / 'out'} --dry_run --eval_benchmarks embedded"
     code = "from dppo.lab.cli.main import main; sys.exit(main({words!r}.split()))"
     status, said, error = without({"answer_judge"}, code.format(words=words))
-    assert status == 0 and "rewards: score" in said and "192 of embedded" not in said and "64 of embedded" in said, (
-        error
-    )
+    assert status == 0, error
+    assert "rewards: score" in said and "192 of embedded" not in said and "64 of embedded" in said
     status, said, error = without({"answer_judge"}, code.format(words=f"{words} --reward_funcs accuracy"))
     line = f"reward_funcs: accuracy needs answer-judge, which is not installed: {install.judge_line()}"
     assert status == 1 and line in said, error

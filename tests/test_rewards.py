@@ -30,20 +30,19 @@ def returning(value):
     return my_reward
 
 
-@pytest.mark.parametrize("limit", [None, 60])
-def test_a_column_that_is_not_there_is_named_with_those_that_are(limit):
+def test_a_column_that_is_not_there_is_named_with_those_that_are():
     """By keyword, by position in a partial function, and not where a default or ``**columns`` takes its place."""
 
     def graded(completions, gold_answer, strict=True, **columns):
         return [1.0] * len(completions)
 
-    reward = guarded(graded, limit)
+    reward = guarded(graded)
     named = ("'graded'", "'gold_answer'", "has answer, level", "Did you mean answer?")
     with refused(RewardError, *named, "rename_column('answer', 'gold_answer')") as info:
         call(reward, answer=["1", "2"], level=[1, 2])
     assert info.value.__cause__ is None and "None for a completion" not in str(info.value)
     assert call(reward, gold_answer=["1", "2"]) == [1.0, 1.0]
-    assert call(guarded(functools.partial(graded, gold_answer="1"), limit)) == [1.0, 1.0]
+    assert call(guarded(functools.partial(graded, gold_answer="1"))) == [1.0, 1.0]
 
 
 @pytest.mark.parametrize("limit", [None, 60])
@@ -106,7 +105,6 @@ def test_what_is_right_passes(value, result, limit):
         (np.ones((2, 2)), ("completion 0",)),
         (None, ("None", "not a list")),
         ("ab", ("'ab'", "not a list")),
-        (3.0, ("3.0", "not a list")),
     ],
 )
 def test_what_is_wrong_is_named(value, named):
@@ -147,7 +145,7 @@ def test_async_functions_stay_async():
         raise TimeoutError("of its own")
 
     assert asyncio.run(call(guarded(good, 60))) == [1.0, 1.0]
-    with pytest.raises(RewardError, match="did not return within"):
+    with refused(RewardError, "did not return within"):
         asyncio.run(call(guarded(hanging, 0.1)))
     with refused(RewardError, "TimeoutError: of its own"):
         asyncio.run(call(guarded(raising, 60)))

@@ -1,4 +1,4 @@
-"""The small shared pieces: records, errors, generators, environment."""
+"""The small shared pieces: records, misspelt words, generators."""
 
 import subprocess
 import sys
@@ -7,7 +7,8 @@ import pytest
 import torch
 from refusals import refused
 
-from dppo.errors import ConfigError, ShapeError
+from dppo.errors import ConfigError, ShapeError, did_you_mean
+from dppo.methods import METHODS
 from dppo.rng import Purpose, generator, step_streams
 from dppo.types import Candidates, Completions
 
@@ -16,8 +17,23 @@ def test_records_name_the_field_of_the_wrong_shape():
     ones = torch.ones(3)
     with refused(ShapeError, "Completions.tokens_N", "(2,)", "(3,)"):
         Completions(advantage_N=ones, tokens_N=ones[:2], group_N=ones, live_N=ones.bool())
-    with pytest.raises(ShapeError, match=r"Candidates\.seen_P"):
+    with refused(ShapeError, "Candidates.seen_P"):
         Candidates(row_P=ones, signal_P=ones, tokens_P=ones, seen_P=ones[:1].bool())
+
+
+@pytest.mark.parametrize(
+    ("word", "known", "near"),
+    [
+        ("grop", METHODS, "grpo"),
+        ("dpo", ["gdpo", "grpo", "dppo", "dapo"], "gdpo or dppo or dapo"),
+        ("ddpo", METHODS, "dapo or dppo or gdpo"),
+        ("dataset", ["dataset_name", "dataset_path", "learning_rate"], "dataset_name or dataset_path"),
+        ("one", ["the_one_a", "the_one_b", "the_one_c", "the_one_d"], "the_one_a or the_one_b or the_one_c"),
+    ],
+)
+def test_the_nearest_names_of_a_misspelt_word_are_asked_about(word, known, near):
+    assert did_you_mean(word, known) == f"Did you mean {near}? "
+    assert did_you_mean("xyz", known) == ""
 
 
 def test_no_step_of_one_purpose_has_the_numbers_of_another():

@@ -16,7 +16,7 @@ def percentile_ends(values, statistic, tail):
 
 
 @pytest.mark.parametrize("statistic", [np.mean, np.median])
-@pytest.mark.parametrize("tail", [0.025, 0.1, 0.004])
+@pytest.mark.parametrize("tail", [0.1, 0.004])
 def test_ends_are_quantiles_of_every_ordered_draw(statistic, tail):
     values = generator(3).normal(size=5)
     made = sorted(statistic(values[list(draw)]) for draw in product(range(5), repeat=5))
@@ -43,13 +43,6 @@ def test_coverage_beside_the_twin_that_is_too_narrow():
     error = 3 * math.sqrt(0.25 / 1500)
     assert hits[0] / 1500 >= 0.92 - error / 2
     assert hits[1] / 1500 <= 0.84 + error / 2, "the plain interval is too narrow"
-
-
-def test_intervals_are_repeatable():
-    values = generator(5).normal(1.0, 0.1, size=9)
-    first = percentile_ends(values, np.mean, expanded_tail(9))
-    assert first == percentile_ends(values, np.mean, expanded_tail(9))
-    assert first == pytest.approx(stats.t.interval(0.95, 8, values.mean(), values.std(ddof=1) / 3), abs=0.03)
 
 
 def test_a_target_that_was_not_reached_counts_and_fewer_than_three_seeds_have_no_interval():
