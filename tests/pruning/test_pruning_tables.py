@@ -1,4 +1,4 @@
-"""Every public part has examples here, good and bad: adding one without them fails the suite."""
+"""Every public part has examples here, good and bad, and is what it states of itself: adding one without them fails."""
 
 import inspect
 from collections.abc import Callable
@@ -7,25 +7,33 @@ from types import ModuleType
 import pytest
 import torch
 from arrays import tensor
+from refusals import refused
+from torch import nn
 
 from dppo.errors import ConfigError, DesignError
-from dppo.pruning import DESIGNS, RULES, SCHEDULES, SCORES, Budget, Design
+from dppo.pruning import (
+    DESIGNS,
+    RULES,
+    SCHEDULES,
+    SCORES,
+    Budget,
+    Design,
+    advantage_with_length,
+    advantage_with_uncertainty,
+    all_alike,
+    best_cuts,
+    random_prefix,
+    uncertainty,
+)
 from dppo.pruning import designs as designs_module
 from dppo.pruning import level as level_module
 from dppo.pruning import probabilities as probabilities_module
 from dppo.pruning import scores as scores_module
 from dppo.pruning.designs import WEIGHTINGS, Weighting
+from dppo.pruning.probabilities import stated, stating
+from dppo.pruning.tokens import by_uncertainty
 from dppo.rng import generator
 from dppo.types import Completions
-
-ROWS = Completions(
-    advantage_N=tensor([2, -1]),
-    tokens_N=torch.tensor([4, 9]),
-    group_N=torch.tensor([0, 0]),
-    live_N=torch.tensor([True, True]),
-    uncertainty_N=tensor([0.5, 3]),
-)
-SILENT = Completions(advantage_N=tensor([2]), tokens_N=tensor([1]), group_N=tensor([0]), live_N=torch.tensor([True]))
 
 RULE_EXAMPLES = {
     "proportional": ([1, 1, 4, 2], [0.25, 0.25, 1, 0.5]),
@@ -34,30 +42,17 @@ RULE_EXAMPLES = {
 }
 """Scores and the probabilities they get at rate 0.5; the bad example is a negative score."""
 
-DESIGN_EXAMPLES = {
-    "pivotal": ([1, 0, 0.5, 0.5], {2}),
-    "systematic": ([1, 0, 0.5, 0.5], {2}),
-    "poisson": ([1, 0, 0.5, 0.5], {1, 2, 3}),
-    "deterministic": ([1, 0, 0.5, 0.5], {2}),
-}
-"""Probabilities and the sizes a draw may have."""
+DESIGN_EXAMPLES = {"pivotal": {2}, "systematic": {2}, "poisson": {1, 2, 3}, "deterministic": {2}}
+"""Sizes that a draw with the probabilities 1, 0, 0.5 and 0.5 may have."""
 
-SCORE_EXAMPLES = {"advantage": [2, 1], "length": [4, 3], "uncertainty": [1, 3], "uniform": [1, 1]}
-"""Scores of ``ROWS``."""
+SCORE_EXAMPLES = {"advantage": [2, 1, 0], "length": [6, 2, 0], "uncertainty": [1, 2, 0], "uniform": [1, 1, 1]}
+"""Scores of ``completions()``."""
 
 WEIGHTING_EXAMPLES = {"inverse_probability": [4, 0, 1], "unweighted": [1, 0, 1], "kept_mean": [1.5, 0, 1.5]}
 """Weights of rows kept, dropped, kept, with probabilities 0.25, 0.5 and 1."""
 
 SCHEDULE_EXAMPLES = {"constant": [1, 1, 1], "stop": [1, 0, 0], "fade": [1, 0.5, 0]}
 """Factors at 0, 3/4 and 1 of a run whose full rates last until its middle."""
-
-TABLES = {
-    "rules": (RULES, RULE_EXAMPLES),
-    "designs": (DESIGNS, DESIGN_EXAMPLES),
-    "scores": (SCORES, SCORE_EXAMPLES),
-    "weightings": (WEIGHTINGS, WEIGHTING_EXAMPLES),
-    "schedules": (SCHEDULES, SCHEDULE_EXAMPLES),
-}
 
 
 def public_functions(module: ModuleType, parameters: list[str]) -> set[Callable]:
@@ -77,11 +72,6 @@ def records(module: ModuleType, kind: type) -> dict:
     return {value.name: value for value in vars(module).values() if isinstance(value, kind)}
 
 
-@pytest.mark.parametrize(("registry", "examples"), TABLES.values(), ids=TABLES)
-def test_every_public_part_has_an_example(registry, examples):
-    assert set(examples) == set(registry)
-
-
 def test_every_part_that_exists_is_registered_under_its_name():
     assert public_functions(probabilities_module, ["score_N", "budget"]) == set(RULES.values())
     assert public_functions(scores_module, ["completions"]) == set(SCORES.values())
@@ -94,31 +84,77 @@ def test_every_part_that_exists_is_registered_under_its_name():
         assert part.__name__ == name
 
 
+def spends_all(rule) -> bool:
+    """True if what it keeps costs ``1 - rate``, of scores and costs that differ."""
+    generator = torch.Generator().manual_seed(0)
+    score_N, cost_N = torch.rand(2, 50, generator=generator, dtype=torch.float64) + 0.1
+    prob_N = rule(score_N, Budget(rate=0.4, floor=0.1, cost_N=cost_N))
+    by_scores = not torch.equal(prob_N, rule(score_N.flip(0), Budget(rate=0.4, floor=0.1)))
+    return abs(float((prob_N * cost_N).sum() - 0.6 * cost_N.sum())) < 1e-9 and by_scores
+
+
 @pytest.mark.parametrize("name", RULES)
 def test_rules(name):
     score, expected = RULE_EXAMPLES[name]
     budget = Budget(rate=0.5, floor=0.1)
     torch.testing.assert_close(RULES[name](tensor(score), budget), tensor(expected))
-    with pytest.raises(DesignError, match=r"finite and >= 0"):
+    with refused(DesignError, "finite and >= 0"):
         RULES[name](tensor([-1, 2]), budget)
+    assert spends_all(RULES[name]) == stated(RULES[name]).spends_budget
 
 
 @pytest.mark.parametrize("name", DESIGNS)
 def test_designs(name):
-    prob, sizes = DESIGN_EXAMPLES[name]
-    found = {int(DESIGNS[name].draw(tensor(prob), tensor(prob), generator(seed)).sum()) for seed in range(50)}
-    assert found == sizes
+    prob = tensor([1, 0, 0.5, 0.5])
+    assert {int(DESIGNS[name].draw(prob, prob, generator(seed)).sum()) for seed in range(50)} == DESIGN_EXAMPLES[name]
+
+
+def completions(**changes) -> Completions:
+    given = {
+        "advantage_N": tensor([2, -1, 0]),
+        "tokens_N": torch.tensor([9, 4, 0]),
+        "group_N": torch.zeros(3, dtype=torch.long),
+        "live_N": torch.tensor([True, True, False]),
+        "uncertainty_N": tensor([0.5, 2, 0]),
+    }
+    return Completions(**(given | changes))
+
+
+AVERAGED = torch.tensor([9, 4, 1])
+"""Tokens over which the loss of ``completions()`` is a mean."""
+
+
+def score_is_as_stated(score) -> bool:
+    divided = torch.equal(score(completions(averaged_N=AVERAGED)), score(completions()) / AVERAGED)
+    try:
+        score(completions(uncertainty_N=None))
+        needs = False
+    except ConfigError as error:
+        needs = "Use advantage_with_length" in str(error)
+    return (needs, divided) == (stated(score).needs_log_probs, stated(score).of_sums)
 
 
 @pytest.mark.parametrize("name", SCORES)
 def test_scores(name):
-    score = SCORES[name](ROWS)
+    score = SCORES[name](completions())
     assert score.tolist() == SCORE_EXAMPLES[name] and score.dtype == torch.float64
-    if name == "uncertainty":
-        with pytest.raises(ConfigError, match=r"log-probabilities.*Use advantage_with_length"):
-            SCORES[name](SILENT)
-    else:
-        assert SCORES[name](SILENT).shape == (1,)
+    assert score_is_as_stated(SCORES[name])
+
+
+def test_the_norm_of_a_mean_over_tokens_is_divided_by_them():
+    mean = completions(averaged_N=AVERAGED)
+    assert advantage_with_length(mean).tolist() == [6 / 9, 0.5, 0]
+    assert advantage_with_uncertainty(mean).tolist() == [1 / 9, 0.5, 0]
+
+
+def test_uncertainty_is_the_size_of_the_gradient_at_the_sampled_logits():
+    """d log p_t / d logit_t = 1 - p_t: taken from autograd, not from the formula."""
+    logits = torch.randn(1, 4, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    token = torch.tensor([[[1], [3], [0], [5]]])
+    logp = nn.functional.log_softmax(logits, -1).gather(2, token).squeeze(2)
+    (gradient,) = torch.autograd.grad(logp.sum(), logits)
+    expected = gradient.gather(2, token).squeeze().norm()
+    torch.testing.assert_close(uncertainty(logp.detach(), torch.ones(1, 4)).squeeze(), expected)
 
 
 @pytest.mark.parametrize("name", WEIGHTINGS)
@@ -134,3 +170,33 @@ def test_schedules(name):
     assert [SCHEDULES[name](done, until=0.5) for done in (0.0, 0.75, 1.0)] == SCHEDULE_EXAMPLES[name]
     assert SCHEDULES[name](0.874) == 1.0, "InfoBatch prunes in 0.875 of a run, and so do all by default"
     assert SCHEDULES[name](0.0, until=1.0) == 1.0
+
+
+SPAN_NT = torch.arange(12) < torch.tensor([[12], [7], [9]])
+
+
+def token_rule_is_as_stated(rule) -> bool:
+    generator = torch.Generator().manual_seed(1)
+    one, other = (torch.rand(3, 12, generator=generator, dtype=torch.float64) for _ in range(2))
+    same = torch.equal(rule(one, SPAN_NT, 0.3, 0.05), rule(other, SPAN_NT, 0.3, 0.05))
+    try:
+        rule(one, SPAN_NT, 0.7, 0.05)
+        more = True
+    except DesignError:
+        more = False
+    return (not same, more) == (stated(rule).by_moments, stated(rule).largest_rate > 0.7)
+
+
+@pytest.mark.parametrize("rule", [best_cuts, random_prefix, by_uncertainty, all_alike], ids=lambda rule: rule.__name__)
+def test_token_rules(rule):
+    assert token_rule_is_as_stated(rule)
+
+
+def test_a_wrong_statement_is_found():
+    def unstated(function):
+        return lambda *given: function(*given)
+
+    assert not score_is_as_stated(stating(of_sums=False, needs_log_probs=True)(unstated(SCORES["length"])))
+    assert spends_all(unstated(RULES["proportional"]))
+    assert not token_rule_is_as_stated(unstated(random_prefix))
+    assert not token_rule_is_as_stated(unstated(best_cuts))
