@@ -31,11 +31,7 @@ from dppo.types import Draw, Rewards
 
 EAGER = Auto(fewest=1, least_gain=1.0)
 """Prunes as soon as it gains anything."""
-
-
 ONES = torch.ones(400, dtype=torch.float64)
-
-
 GOLDEN = {
     "half of the units without a gradient": ([0, 1], [1, 1], 2.0),
     "two sizes": ([1, 9], [1, 1], 5 / 4),
@@ -52,14 +48,8 @@ def test_golden_ceilings(value, cost, wanted):
     assert selection_ceiling(7 * tensor(value), tensor(cost) / 3) == pytest.approx(wanted, rel=1e-12), "any units"
 
 
-def test_leaving_costs_out_of_it_is_caught():
-    without = {name: selection_ceiling(tensor(v), torch.ones(2)) for name, (v, *_) in GOLDEN.items()}
-    assert without["costs alone"] == 1.0 and without["what costs more is worth more"] == pytest.approx(10 / 9)
-
-
 def test_what_is_paid_anyway_lowers_the_ceiling():
-    value, cost = tensor([0.0, 1.0]), tensor([1.0, 1.0])
-    assert selection_ceiling(value, cost) == 2 and selection_ceiling(value, cost, paid=2.0) == pytest.approx(4 / 3)
+    assert selection_ceiling(tensor([0, 1]), tensor([1, 1]), paid=2.0) == pytest.approx(4 / 3)
 
 
 UNITS = st.lists(st.tuples(*[st.floats(0.01, 10)] * 2, st.floats(0.05, 1)), min_size=2, max_size=8)
@@ -70,11 +60,8 @@ def test_no_probabilities_save_more_and_the_best_save_all_of_it(units, paid):
     value, cost, prob = tensor(units).T
     beside = selection_ceiling(value, cost, paid=paid)
     assert efficiency(prob, value, cost, paid=paid) <= beside * (1 + EXACT) and beside >= 1
-    ceiling = selection_ceiling(value, cost)
-    assert ceiling >= 1 and efficiency(prob, value, cost) <= ceiling * (1 + EXACT)
     best = (value / cost).sqrt()
-    assert efficiency(best / best.max(), value, cost) == pytest.approx(ceiling, rel=1e-9)
-    assert efficiency(torch.ones_like(cost), value, cost) == pytest.approx(1.0)
+    assert efficiency(best / best.max(), value, cost) == pytest.approx(selection_ceiling(value, cost), rel=1e-9)
 
 
 def visits(chance_P, times, *, seed=0) -> MomentSamples:
@@ -92,18 +79,6 @@ def visits(chance_P, times, *, seed=0) -> MomentSamples:
 def probabilities(level: PromptPruning, samples: MomentSamples):
     """Those of a level at its rate, by its rule and floor, written out."""
     return level.rule(samples.expected_N.sqrt(), Budget(rate=level.rate, floor=min(level.floor, (1 - level.rate) / 2)))
-
-
-@pytest.mark.parametrize("times", [1, 2, 8])
-def test_noise_of_a_history_is_no_ceiling(times):
-    """All prompts are alike. The wrong twin believes what history expects, and would prune at a loss."""
-    found = visits(np.full(400, 0.2), times)
-    believed = MomentSamples.known(found.expected_N, found.expected_cost_N)
-    assert selection_ceiling(believed.expected_N, ONES) > 1.05 and ceiling_of(found).value < 1.02
-    eager = PromptPruning(rate=0.8, floor=0.2, auto=Auto(least_gain=1.02))
-    assert eager.choice(found).rate == 0.0 < eager.choice(believed).rate
-    prob_P = probabilities(eager.at_chosen_rate(believed), found)
-    assert efficiency(prob_P, torch.full_like(ONES, 0.2), ONES) < 0.99
 
 
 def test_the_ceiling_is_near_the_truth_after_four_visits():
@@ -130,9 +105,9 @@ def test_evidence_is_remembered_bit_by_bit_and_the_oldest_is_forgotten():
     assert len(both) == 70 and torch.equal(both.found_N[-50:], found.found_N) and len(MomentSamples.none()) == 0
 
 
-def two_kinds(share: float = 0.5, units: int = 400) -> MomentSamples:
-    value_N = (torch.arange(units) >= share * units).double() * 0.99 + 0.01
-    return MomentSamples.known(value_N, torch.ones(units))
+def two_kinds(units: int = 400) -> MomentSamples:
+    """Half of the units have a hundredth of the others' moment."""
+    return MomentSamples.known(tensor([0.01, 1]).repeat_interleave(units // 2), torch.ones(units))
 
 
 PROMPTS = PromptPruning(rate=0.8, floor=0.2, auto=Auto())
@@ -142,7 +117,7 @@ def test_the_smallest_rate_that_has_nearly_all_of_the_gain():
     samples = two_kinds()
     gains = {
         rate: efficiency(probabilities(replace(PROMPTS, rate=rate, auto=None), samples), samples.found_N, ONES)
-        for rate in (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
+        for rate in rates_to(0.8)
     }
     choice = PROMPTS.choice(samples)
     assert choice.gain == pytest.approx(max(gains.values()), abs=1e-6) and choice.low > 1.05
@@ -227,18 +202,19 @@ def test_a_rate_chosen_from_the_scores_is_unbiased(completions, budget):
 
 def test_a_rate_chosen_after_looking_at_the_draw_is_biased():
     """The wrong twin: draw at two rates, and take the one that came out cheaper, or with the smaller weights."""
-    low, high = Pruning(rate=0.2, floor=0.2), Pruning(rate=0.5, floor=0.2)
-    pairs = [[(box.chance, level.draw(COMPLETIONS, box.rng())) for box in boxes_of_level(level, COMPLETIONS)]
-             for level in (low, high)]  # fmt: skip
-    looks = {
-        "cheaper": lambda draw: float(COMPLETIONS.tokens_N[draw.keep_N].sum()),
-        "smaller weights": lambda draw: float(draw.weight_N.max()),
-    }
-    for look in looks.values():
-        total = sum(
-            first_chance * second_chance * min(first, second, key=look).weight_N
-            for (first_chance, first), (second_chance, second) in product(*pairs)
-        )
+    levels = Pruning(rate=0.2, floor=0.2), Pruning(rate=0.5, floor=0.2)
+
+    def draws(level):
+        return [(box.chance, level.draw(COMPLETIONS, box.rng())) for box in boxes_of_level(level, COMPLETIONS)]
+
+    def cheaper(draw):
+        return float(COMPLETIONS.tokens_N[draw.keep_N].sum())
+
+    def of_smaller_weights(draw):
+        return float(draw.weight_N.max())
+
+    for look in (cheaper, of_smaller_weights):
+        total = sum(p * q * min(one, two, key=look).weight_N for (p, one), (q, two) in product(*map(draws, levels)))
         assert (total - COMPLETIONS.live_N.double()).abs().max() > 0.01
 
 

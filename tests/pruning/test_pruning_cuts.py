@@ -1,6 +1,7 @@
-"""Cuts and head sampling: outcomes add up to the full batch, the allocation is the best, wrong twins are found."""
+"""Cuts and head sampling: drawn weights average to one, and the allocation is the best.
 
-import itertools
+``tests/methods/test_methods_nat.py`` enumerates them, beside wrong twins.
+"""
 
 import numpy as np
 import pytest
@@ -9,15 +10,7 @@ from refusals import refused
 from scipy.optimize import isotonic_regression, minimize
 
 from dppo.errors import DesignError, ShapeError
-from dppo.pruning.tokens import (
-    SampledTokens,
-    TokenPruning,
-    best_cuts,
-    by_uncertainty,
-    draw_cuts,
-    draw_tokens,
-    pool_numbers,
-)
+from dppo.pruning.tokens import SampledTokens, best_cuts, by_uncertainty, draw_cuts, draw_tokens, pool_numbers
 from dppo.rng import Purpose, generator
 
 LENGTHS = (4, 3, 1)
@@ -32,54 +25,6 @@ def rng(*key):
 
 def reach_of(share=0.5, floor=0.05):
     return best_cuts(MOMENT_NT, MASK_NT, 1 - share, floor)
-
-
-def outcomes(reach_NT):
-    """Every combination of cuts of three independent completions, and its probability."""
-    ends = []
-    for reach_T in reach_NT.numpy():
-        steps = np.append(np.append(1.0, reach_T[reach_T > 0]), 0.0)
-        ends.append([(length, steps[length] - steps[length + 1]) for length in range(len(steps) - 1)])
-    for chosen in itertools.product(*ends):
-        yield torch.tensor([length for length, _ in chosen]), float(np.prod([chance for _, chance in chosen]))
-
-
-def mean_weights(weights_of, reach_NT):
-    """The expectation of each token's weight over every outcome; 1 at tokens where there is no bias."""
-    return sum(chance * weights_of(length_N) for length_N, chance in outcomes(reach_NT))
-
-
-def right(reach_NT):
-    def weights_of(length_N):
-        keep_NT = torch.arange(reach_NT.shape[1]) < length_N[:, None]
-        return torch.where(keep_NT, 1 / reach_NT.clamp_min(1e-300), 0.0)
-
-    return weights_of
-
-
-def per_completion(reach_NT):
-    """One weight for all that is kept of a completion: that of its last token."""
-
-    def weights_of(length_N):
-        weight_NT = right(reach_NT)(length_N)
-        return torch.where(weight_NT > 0, weight_NT.amax(1, keepdim=True), 0.0)
-
-    return weights_of
-
-
-def floor_forgotten(reach_NT):
-    """Weights of the probabilities before they were raised to the floor."""
-    return right((reach_NT - 0.05).clamp_min(0.01))
-
-
-def test_every_outcome_of_cuts_adds_up_to_the_full_batch_and_wrong_weights_do_not():
-    reach_NT = reach_of()
-    errors = {
-        twin.__name__: (mean_weights(twin(reach_NT), reach_NT) - 1.0)[MASK_NT].abs().max().item()
-        for twin in (right, per_completion, floor_forgotten)
-    }
-    assert errors.pop("right") < 1e-12
-    assert all(error > 0.1 for error in errors.values()), errors
 
 
 @pytest.mark.parametrize("head", [None, 0.6])
@@ -137,11 +82,6 @@ def test_no_other_probabilities_that_never_rise_have_less_variance(share):
     assert (np.diff(found)[inside] <= 0).all()
 
 
-def test_the_example_of_the_docstring():
-    reach_NT = best_cuts(torch.tensor([[4.0, 1.0, 1.0], [1.0, 1.0, 0.0]]), torch.ones(2, 3).bool(), 1 / 3, 0.1)
-    assert [[round(p, 2) for p in row] for row in reach_NT.tolist()] == [[1, 0.72, 0.72], [0.72, 0.72, 0.1]]
-
-
 def test_moments_are_zero_where_the_policy_was_sure_and_where_there_is_no_token():
     logp_NT = torch.tensor([[0.0, -float("inf"), np.log(0.5), float("nan")]])
     tokens = SampledTokens(logp_NT=logp_NT, mask_NT=torch.tensor([[True, True, True, False]]))
@@ -157,8 +97,3 @@ def test_bad_calls_are_errors_that_name_what_is_wrong():
         best_cuts(MOMENT_NT, MASK_NT, 7 / 8, 0.5)
     with refused(DesignError, "head_NT"):
         draw_tokens(reach_of(), MASK_NT * 0.0, rng())
-
-
-def test_only_beside_a_cut_are_tokens_said_to_stand_before_it():
-    assert str(TokenPruning(head_rate=0.5)).startswith("0.5 of the tokens withheld from the head (")
-    assert "; 0.5 of the tokens before it withheld from the head (" in str(TokenPruning(rate=0.5, head_rate=0.5))

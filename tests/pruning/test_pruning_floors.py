@@ -100,25 +100,6 @@ def test_scores_hold_what_other_terms_weigh(score):
     assert torch.equal(score(replace(ROWS, other=None)), blind)
 
 
-def added_variance(score_N, square_N, level):
-    prob_N = level._probabilities(score_N, torch.ones_like(score_N))
-    return float((square_N * (1 / prob_N - 1)).sum() / square_N.sum())
-
-
-@pytest.mark.parametrize("other", [0.3, 1.0, 5.0])
-def test_blind_scores_do_harm_where_other_terms_are_large_and_learned_ones_mend_it(other):
-    """Seven in ten with zero variance, as on ``embedded``; gradients by the model of the scores, with noise."""
-    rng = torch.Generator().manual_seed(2)
-    uncertainty_N = torch.rand(400, generator=rng, dtype=torch.float64) ** 2
-    advantage_N = torch.where(torch.arange(400) % 10 < 7, 0.0, torch.randn(400, generator=rng, dtype=torch.float64))
-    noise_N = torch.rand(400, generator=rng, dtype=torch.float64) + 0.5
-    square_N = (advantage_N**2 + other**2 * noise_N) * uncertainty_N**2
-    level = Pruning(rate=0.7, floor=0.15, least=0.02)
-    blind = added_variance(advantage_N.abs() * uncertainty_N, square_N, level)
-    learned = added_variance((advantage_N**2 + other**2).sqrt() * uncertainty_N, square_N, level)
-    assert learned < 0.5 * blind
-
-
 def test_what_other_terms_weighed_is_a_faded_mean_that_ignores_what_is_not_finite():
     found = OtherTerms().after(8.0, 2.0)
     assert found.advantage == 2.0 and OtherTerms().advantage is None
