@@ -20,6 +20,12 @@ class Run(PromptSource):
         super().__init__(stream, history, **options)
         self.method = method
 
+    @classmethod
+    def over(cls, size, method, *, prompts, seed=0, half_life=1e9, **options):
+        """A run over a dataset of ``size`` rows."""
+        history = PromptHistory(np.arange(size, dtype=np.uint64), half_life=half_life)
+        return cls(PromptStream(size, seed), history, method, prompts=prompts, **options)
+
     def block(self, step, **options):
         return super().block(self.method, step, **options)
 

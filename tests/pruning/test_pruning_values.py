@@ -3,14 +3,13 @@
 import json
 
 import numpy as np
-import pytest
 import torch
 from drafts import Run
 from refusals import refused
 
 from dppo.errors import DataError, FileError, ShapeError
 from dppo.methods import METHODS
-from dppo.pruning import PromptHistory, PromptStream, PromptValues
+from dppo.pruning import PromptHistory, PromptValues
 from dppo.pruning.prior import prompt_key, read_values
 from dppo.types import Rewards
 
@@ -60,10 +59,8 @@ def test_the_prior_is_a_beta_distribution_that_completions_move(tmp_path):
 
 def test_values_are_the_prior_of_a_prompt_until_its_first_visit(tmp_path):
     values = read_values(file_of(tmp_path / "v.jsonl"), IDS)
-    history, plain = PromptHistory(IDS), PromptHistory(IDS)
-    made = (PromptStream(4, 0), history, METHODS["grpo_history"])
-    source = Run(*made, prompts=4, values=values)
-    for each in (history, plain):
+    source, plain = Run.over(4, METHODS["grpo_history"], prompts=4, values=values), PromptHistory(IDS, half_life=1e9)
+    for each in (source.history, plain):
         rewards = Rewards.of_groups(torch.tensor([[1.0, 0.0], [1.0, 1.0]]))
         each.update(torch.tensor([0, 2]), rewards, torch.ones(2), torch.ones(4), 0)
     prompts = source.block(1, generations=2)
@@ -78,16 +75,16 @@ def test_values_are_the_prior_of_a_prompt_until_its_first_visit(tmp_path):
 
 
 def test_files_that_cannot_be_used_are_errors_with_their_line(tmp_path):
-    with pytest.raises(FileError, match="cannot be read"):
+    with refused(FileError, "cannot be read"):
         read_values(tmp_path / "none.jsonl", IDS)
     file = file_of(tmp_path / "v.jsonl")
     with refused(DataError, "1 of 5", "row 4"):
         read_values(file, np.append(IDS, np.uint64(1)))
     file.write_text(file.read_text() + '{"half')
-    with pytest.raises(FileError, match="line 5 is damaged"):
+    with refused(FileError, "line 5 is damaged"):
         read_values(file, IDS)
     one = torch.ones(2, dtype=torch.float64)
-    with pytest.raises(ShapeError, match="square_P has shape"):
+    with refused(ShapeError, "square_P has shape"):
         PromptValues(value_P=one, count_P=one, mean_P=one, square_P=torch.ones(3))
     with refused(DataError, "one sample"):
         PromptValues(value_P=one, count_P=one * 0, mean_P=one, square_P=one)

@@ -2,12 +2,11 @@
 
 from dataclasses import replace
 
-import numpy as np
 import torch
 from drafts import Run, draft_of
 
 from dppo.methods import METHODS
-from dppo.pruning import Auto, PromptHistory, PromptPruning, PromptStream
+from dppo.pruning import Auto, PromptPruning
 from dppo.types import Rewards
 
 SIZE, PROMPTS, GROUP, SEED = 24, 4, 3, 6
@@ -15,10 +14,8 @@ DPPO, DAPO, GRESO = METHODS["dppo"].with_rates(prompt=0.5), METHODS["dapo"], MET
 AUTO = replace(DPPO, prompts=PromptPruning(rate=0.8, floor=0.2, auto=Auto(fewest=8, least_gain=1.0)))
 
 
-def source(method=DPPO, *, size=SIZE, prompts=PROMPTS, seed=SEED, fill=False, identities=None):
-    identities = np.arange(size, dtype=np.uint64) if identities is None else identities
-    history = PromptHistory(identities, half_life=1e9)
-    return Run(PromptStream(size, seed), history, method, prompts=prompts, fill=fill)
+def source(method=DPPO, *, size=SIZE, prompts=PROMPTS, **options):
+    return Run.over(size, method, prompts=prompts, seed=SEED, **options)
 
 
 def answers(row_Q):

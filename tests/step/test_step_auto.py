@@ -7,14 +7,13 @@ import numpy as np
 import pytest
 import torch
 from pages import ROOT, blocks
-from prompt_runs import AUTO, DPPO, GROUP, SEED, SIZE, answers, kept_share, same, source, taught
+from prompt_runs import AUTO, DPPO, GROUP, SEED, SIZE, answers, kept_share, source, taught
 from refusals import refused
 
 from dppo.costs import Passes, Spent
 from dppo.errors import CheckpointError, ConfigError
 from dppo.files import sealed, unsealed
 from dppo.methods import METHODS
-from dppo.moment_samples import MomentSamples
 from dppo.objective import Tokens
 from dppo.pruning import COMPLETION_AUTO, Auto, PromptHistory, PromptStream, Pruning, advantage_with_length
 from dppo.session import Session
@@ -32,21 +31,9 @@ def test_auto_starts_unpruned_and_prunes_once_prompts_have_come_back():
         assert torch.equal(prompts.weight_Q, 1 / prompts.prob_Q) and prompts.sequences == 8 * GROUP
     assert AUTO.prompts.choice(run.visits).rate > 0
     assert run.metrics["prune/prompt_ceiling"] == pytest.approx(1.5, abs=0.1)  # a third has zero variance
-    flat_P, keep_P = (torch.cat(list(each)) for each in zip(
-        *((prompts.candidates.row_P % 3 == 0, prompts.draw.keep_N) for prompts in pruned), strict=True
-    ))  # fmt: skip
+    flat_P = torch.cat([prompts.candidates.row_P % 3 == 0 for prompts in pruned])
+    keep_P = torch.cat([prompts.draw.keep_N for prompts in pruned])
     assert keep_P[flat_P].double().mean() < 0.5 < 0.85 < keep_P[~flat_P].double().mean()
-
-
-def test_a_run_that_forgot_what_prompts_gave_would_be_seen(tmp_path):
-    """The wrong twin: history and place are there, and the samples that auto chose from is not."""
-    whole, first, second = (source(AUTO, prompts=8) for _ in range(3))
-    steps = taught(whole, 14)
-    taught(first, 9)
-    position = first.save(tmp_path)
-    assert len(position["visits"]["found_N"]) > 8
-    second.load(tmp_path, position | {"visits": MomentSamples.none().saved()})
-    assert not all(same(a, b) for a, b in zip(taught(second, 5, first=9), steps[9:], strict=True))
 
 
 SCORED = Pruning(rate=0.8, floor=0.1, auto=Auto(fewest=16), score=advantage_with_length)
@@ -54,10 +41,10 @@ OWN_RATE = replace(DPPO, completions=SCORED)
 SPENT = Spent(generating=3.0, training=1.0, total=4.0, trained=Passes(1, 50, 1, 50, layouts=1))
 
 
-def session():
+def session(**options):
     """A run that chooses a rate for completions."""
-    source = PromptSource(PromptStream(SIZE, SEED), PromptHistory(np.arange(SIZE, dtype=np.uint64)), prompts=8)
-    return Session(OWN_RATE, source, seed=0, generations=GROUP, max_tokens=400)
+    prompts = PromptSource(PromptStream(SIZE, SEED), PromptHistory(np.arange(SIZE, dtype=np.uint64)), prompts=8)
+    return Session(OWN_RATE, prompts, seed=0, generations=GROUP, max_tokens=400, **options)
 
 
 def stepped(run, *, mixed):
@@ -86,13 +73,13 @@ def test_completions_of_a_step_with_little_to_teach_are_pruned_by_what_earlier_s
 
 
 def test_other_terms_and_costs_outlive_a_checkpoint_and_a_damaged_state_is_refused(tmp_path):
-    run, again = session(), session()
-    assert run.observe_terms(2.0, 8.0) == {"prune/other_terms": 0.5} and run.observe_terms(0.0, 0.0) == {
-        "prune/other_terms": 0.5
-    }
-    for _ in range(3):
-        run.observe_costs(SPENT, 100, 50)
-    run.settle_costs()
+    run, again, given = session(), session(), session(rollout_cost=2.0)
+    assert run.observe_terms(2.0, 8.0) == run.observe_terms(0.0, 0.0) == {"prune/other_terms": 0.5}
+    for each in (run, given):
+        for _ in range(3):
+            each.observe_costs(SPENT, 100, 50)
+        each.settle_costs()
+    assert given.method is OWN_RATE and given.costs.fixed, "a given cost stays"
     assert run.method.completions.auto.rollout_cost == run.costs.rollout_cost != OWN_RATE.completions.auto.rollout_cost
     state = json.loads(json.dumps(run.save(tmp_path)))
     again.load(tmp_path, state)
@@ -105,14 +92,6 @@ def test_other_terms_and_costs_outlive_a_checkpoint_and_a_damaged_state_is_refus
     for wrong in ({"costs": {}}, {"others": {"squares": 1.0}}):
         with refused(CheckpointError, "another version"):
             session().load(tmp_path, sealed(unsealed(state) | wrong))
-
-
-def test_a_given_cost_of_rollouts_stays():
-    run = Session(OWN_RATE, seed=0, generations=GROUP, max_tokens=9, rollout_cost=2.0)
-    for _ in range(3):
-        run.observe_costs(SPENT, 100, 50)
-    run.settle_costs()
-    assert run.method is OWN_RATE and run.costs.fixed
 
 
 def test_a_stream_of_data_has_no_prompts_to_choose_from():

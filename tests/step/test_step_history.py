@@ -13,7 +13,7 @@ from dppo.context import Expected, StepContext
 from dppo.groups import each_group
 from dppo.methods import METHODS
 from dppo.objective import DAPO_TOKENS, HISTORY_SCALED, AdvantageRule, emphasised
-from dppo.pruning import POISSON, PromptHistory, PromptStream, Pruning
+from dppo.pruning import POISSON, Pruning
 from dppo.step import RolledOut, drawn_block, plan_step
 from dppo.types import Block, Candidates, Draw, Rewards
 from dppo.verification.enumerate import every_way
@@ -39,16 +39,13 @@ def gradient_of_the_mean_reward(scale_P=(1.0, 1.0)):
 
 
 def prompts_of(draw: Draw, sizes):
-    candidates = Candidates(
-        row_P=torch.arange(P), signal_P=torch.ones(P), tokens_P=torch.ones(P), seen_P=torch.ones(P).bool()
-    )
-    kept = draw.keep_N
-    size_Q = torch.tensor(sizes)[kept]
-    block = drawn_block(Block(candidates=candidates, draw=draw), 2, size_Q)
+    ones, kept = torch.ones(P), draw.keep_N
+    candidates = Candidates(row_P=torch.arange(P), signal_P=ones, tokens_P=ones, seen_P=ones.bool())
+    block = drawn_block(Block(candidates=candidates, draw=draw), 2, torch.tensor(sizes)[kept])
     return replace(block, context=StepContext(expected=EXPECTED).take(kept))
 
 
-ALL = Draw(keep_N=torch.ones(P).bool(), prob_N=torch.ones(P).double(), weight_N=torch.ones(P).double())
+ALL = Draw.whole(torch.ones(P).bool())
 
 
 def estimate(plan, answers, prompts):
@@ -68,9 +65,8 @@ def expectation(method, sizes, draw=ALL, **changes):
     for answers in itertools.product(range(ANSWERS), repeat=len(rows)):
         chance = np.prod([PROB_PA[row, answer] for row, answer in zip(rows, answers, strict=True)])
         reward_NF = torch.tensor([[REWARD_PA[row, answer]] for row, answer in zip(rows, answers, strict=True)])
-        rolled_out = RolledOut(
-            rewards=Rewards(reward_NF=reward_NF.double(), group_N=group_N), tokens_N=torch.ones(len(rows))
-        )
+        rewards = Rewards(reward_NF=reward_NF.double(), group_N=group_N)
+        rolled_out = RolledOut(rewards=rewards, tokens_N=torch.ones(len(rows)))
 
         def once(tape, rolled_out=rolled_out, answers=answers):
             plan = plan_step(method, rolled_out, prompts, streams=lambda *key: tape, max_tokens=1)
@@ -96,14 +92,14 @@ def test_completions_drawn_by_score_leave_it_there_and_flat_groups_are_drawn_too
 
 
 def test_prompts_pruned_leave_it_there():
-    method, total = PLAIN, np.zeros((P, ANSWERS))
+    total = np.zeros((P, ANSWERS))
     prob_P = torch.tensor([0.4, 0.7]).double()
     for keep in itertools.product([False, True], repeat=P):
         keep_P = torch.tensor(keep)
         if keep_P.any():
             chance = float(torch.where(keep_P, prob_P, 1 - prob_P).prod())
             draw = Draw(keep_N=keep_P, prob_N=prob_P, weight_N=keep_P / prob_P)
-            total += chance * expectation(method, (2, 1), draw)
+            total += chance * expectation(PLAIN, (2, 1), draw)
     assert error(total, gradient_of_the_mean_reward()) < EXACT
 
 
@@ -117,9 +113,7 @@ def test_a_deviation_from_history_weights_prompts_by_what_was_settled_before():
 
 def own_reward_in_its_baseline(rewards, context):
     mean_Q = each_group(lambda reward_QG: reward_QG.mean(1), rewards.group_N, rewards.total_N)
-    share_N = 0.5
-    baseline_N = share_N * mean_Q[rewards.group_N] + (1 - share_N) * context.expected.mean_QF[rewards.group_N, 0]
-    return rewards.total_N - baseline_N
+    return rewards.total_N - 0.5 * (mean_Q + context.expected.mean_QF[:, 0])[rewards.group_N]
 
 
 @pytest.mark.parametrize("sizes", [(2, 2), (1, 3)], ids=str)
@@ -133,11 +127,6 @@ def test_wrong_twin_completions_counted_alike_favours_large_groups():
     assert error(found, gradient_of_the_mean_reward()) > BIASED
 
 
-def source_of(method, size=12, prompts=6):
-    history = PromptHistory(np.arange(size, dtype=np.uint64))
-    return Run(PromptStream(size, 3), history, method, prompts=prompts)
-
-
 def rolled_out_by(step, seed, generations=2):
     size_Q = torch.full_like(step.row_Q, generations) if step.size_Q is None else step.size_Q
     group_N = torch.arange(len(size_Q)).repeat_interleave(size_Q)
@@ -147,13 +136,13 @@ def rolled_out_by(step, seed, generations=2):
 
 
 def test_a_source_gives_sizes_and_expectations_from_before_the_step():
-    source = source_of(METHODS["dppo_history_sizes"])
-    first = source_of(METHODS["dppo_history_sizes"]).block(0, generations=4)
-    assert first.size_Q is None and first.context.expected is None
+    source = Run.over(12, METHODS["dppo_history_sizes"], prompts=6, seed=3, half_life=1000.0)
     for step in range(40):
         block = source.block(step, generations=4)
         assert block.sequences == 24
-        if step:
+        if step == 0:
+            assert block.size_Q is None and block.context.expected is None
+        else:
             assert int(block.size_Q.sum()) == 24
             torch.testing.assert_close(block.weight_Q, 4 / block.size_Q.double())
             before = source.history.expected(block.row_Q, step)
@@ -168,7 +157,9 @@ def test_what_is_not_exact_for_every_size_says_so_or_is_refused():
     method = METHODS["dppo_history_sizes"]
     with refused(Exception, "size"):
         replace(method, advantages=emphasised(method.advantages, 0.5))
-    assert not replace(method, entropy_coef=0.1, normaliser=DAPO_TOKENS).biases(), (
-        "tokens are those that history expects"
+    over_tokens, with_router = (
+        replace(method, entropy_coef=0.1, normaliser=DAPO_TOKENS),
+        replace(method, router_coef=0.1),
     )
-    assert any("router loss" in reason for reason in replace(method, router_coef=0.1).with_rates(completion=0).biases())
+    assert not over_tokens.biases(), "tokens are those that history expects"
+    assert any("router loss" in reason for reason in with_router.with_rates(completion=0).biases())

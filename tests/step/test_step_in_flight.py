@@ -20,6 +20,8 @@ PAIRS = {(0, 1): 0.5, (0, 2): 0.3, (1, 2): 0.2}
 PROB = [0.8, 0.7, 0.5]
 KNOWN = np.arange(100, dtype=np.uint64)
 """Hashes of the rows of the dataset."""
+STEPS_OF_3 = InFlight(prompts=3, generations=2)
+HALF_STEPS_OF_2 = InFlight(prompts=4, generations=2, updates=2)
 VALUE = [[1.0, -2.0, 4.0], [3.0, 0.5, -1.0]]
 """What each prompt of two blocks has for a gradient."""
 
@@ -28,26 +30,17 @@ def block(rows, keep, prob=PROB):
     """A block of prompts with a draw that is told."""
     keep_P = torch.tensor([place in keep for place in range(len(rows))])
     prob_P = torch.tensor(prob, dtype=torch.float64)
-    found = Candidates(
-        row_P=torch.tensor(rows),
-        signal_P=prob_P / 3,
-        tokens_P=torch.full((len(rows),), 7.0, dtype=torch.float64),
-        seen_P=torch.ones(len(rows), dtype=torch.bool),
-    )
+    tokens_P, seen_P = torch.full_like(prob_P, 7.0), torch.ones_like(keep_P)
+    found = Candidates(row_P=torch.tensor(rows), signal_P=prob_P / 3, tokens_P=tokens_P, seen_P=seen_P)
     draw = Draw(keep_N=keep_P, prob_N=prob_P, weight_N=torch.where(keep_P, 1 / prob_P, 0.0))
     return drawn_block(Block(candidates=found, draw=draw), 2)
 
 
-def two_blocks(first, second, ahead=None, rows=((0, 1, 2), (10, 11, 12)), prob=(PROB, PROB)):
+def two_blocks(first, second, ahead=STEPS_OF_3, rows=((0, 1, 2), (10, 11, 12)), prob=(PROB, PROB)):
     """What is in flight once both were asked for; a prompt's name is its row."""
-    ahead = InFlight(prompts=3, generations=2) if ahead is None else ahead
     for given, keep, prob_P in zip(rows, (first, second), prob, strict=True):
         ahead = ahead.after_block(block(given, keep, prob_P), [str(given[place]) for place in keep])
     return ahead
-
-
-def value(row):
-    return VALUE[row // 10][row % 10]
 
 
 def made_of(ahead, order):
@@ -55,7 +48,7 @@ def made_of(ahead, order):
     while ahead.due:
         back = sorted(ahead.uids, key=lambda uid: order.index(int(uid)))[: ahead.groups]
         asked, ahead = ahead.after_update(back)
-        values = torch.tensor([value(row) for row in asked.prompts.row_Q.tolist()], dtype=torch.float64)
+        values = torch.tensor([VALUE[row // 10][row % 10] for row in asked.prompts.row_Q.tolist()]).double()
         yield asked.prompts.weight_Q, values, torch.tensor(asked.size_Q), asked.prompts.sequences
     assert not ahead.flights
 
@@ -65,7 +58,7 @@ def updates(ahead, order):
     return [float((w * values * sizes).sum()) / count for w, values, sizes, count in made_of(ahead, order)]
 
 
-def expected(made, order, ahead=None):
+def expected(made, order, ahead=STEPS_OF_3):
     """The mean over every draw of both blocks of what updates add up to, and of the first one."""
     total = first = 0.0
     for (one, p), (two, q) in product(PAIRS.items(), repeat=2):
@@ -82,12 +75,11 @@ ROWS = (0, 1, 2, 10, 11, 12)
 ORDERS = list(permutations(ROWS))[::17]
 
 
-@pytest.mark.parametrize("split", [1, 2])
-def test_every_group_counts_once_on_average_in_whatever_order_they_come_back(split):
+@pytest.mark.parametrize("ahead", [STEPS_OF_3, HALF_STEPS_OF_2])
+def test_every_group_counts_once_on_average_in_whatever_order_they_come_back(ahead):
     # Blocks of 3; where they are split 4 make a step, and an update is a mean over half a step: two are twice it.
-    ahead = None if split == 1 else InFlight(prompts=4, generations=2, updates=split)
     for order in ORDERS:
-        assert expected(updates, order, ahead)[0] / split == pytest.approx(full(0, 1), rel=1e-12)
+        assert expected(updates, order, ahead)[0] / ahead.updates == pytest.approx(full(0, 1), rel=1e-12)
     first = expected(updates, ROWS)[1]
     assert first == pytest.approx(full(0), rel=1e-12)  # in the order of the asking: each update is its block
 
@@ -114,8 +106,7 @@ def test_wrong_twins_are_seen(wrong):
 
 
 def test_a_group_keeps_the_share_of_its_own_block_where_blocks_differ_in_length():
-    ahead = InFlight(prompts=3, generations=2)
-    ahead = ahead.after_block(block([0, 1, 2], (0, 1, 2), [1.0] * 3), ["0", "1", "2"])
+    ahead = STEPS_OF_3.after_block(block([0, 1, 2], (0, 1, 2), [1.0] * 3), ["0", "1", "2"])
     ahead = ahead.after_block(block([3, 4, 5, 6], (0, 2, 3), [0.5, 0.5, 1.0, 1.0]), ["3", "5", "6"])
     asked, rest = ahead.after_update(["6", "0", "2"])
     assert asked.prompts.row_Q.tolist() == [0, 2, 6] and asked.uid_Q == ["0", "2", "6"] and asked.size_Q == [2, 2, 2]
@@ -139,11 +130,15 @@ def test_a_block_that_is_split_gives_each_update_its_part_of_what_was_kept_and_l
     assert taken == [1, 2, 1, 2] and left_out == [1, 5]
 
 
+def one_prompt(row, signal=0.0, tokens=1.0):
+    """A prompt without a history, to take the place of another."""
+    row_P, signal_P, tokens_P = (torch.tensor([value]) for value in (row, signal, tokens))
+    return Candidates(row_P=row_P, signal_P=signal_P, tokens_P=tokens_P, seen_P=torch.tensor([False]))
+
+
 def test_a_replacement_has_the_probability_size_and_place_of_what_verl_dropped():
     ahead = two_blocks((0, 2), (1, 2))
-    row, signal, tokens, seen = (torch.tensor([each]) for each in (30, 2.0, 9.0, False))
-    others = Candidates(row_P=row, signal_P=signal, tokens_P=tokens, seen_P=seen)
-    changed = ahead.after_replacing(["2"], others, ["30"])
+    changed = ahead.after_replacing(["2"], one_prompt(30, signal=2.0, tokens=9.0), ["30"])
     assert changed.uids == ["0", "30", "11", "12"] and changed.due == ahead.due
     before, after = ahead.flights[1], changed.flights[1]
     assert after == replace(before, uid=after.uid, row=30, signal=2.0, tokens=9.0, seen=False)
@@ -154,9 +149,7 @@ def replaced(ahead, order):
     """Updates of a run in which verl drops row 2 wherever it was asked for, and takes row 12 in its place."""
     if "2" not in ahead.uids:
         return updates(ahead, order)
-    none = torch.zeros(1)
-    other = Candidates(row_P=torch.tensor([12]), signal_P=none, tokens_P=none + 1, seen_P=none.bool())
-    return updates(ahead.after_replacing(["2"], other, ["12"]), order)
+    return updates(ahead.after_replacing(["2"], one_prompt(12), ["12"]), order)
 
 
 def asked_for_anyway(ahead, order):
@@ -178,46 +171,38 @@ def test_a_replacement_counts_once_on_average_in_the_place_of_what_verl_dropped(
 
 def test_completions_of_prompts_of_unequal_size_count_alike():
     prompts = replace(block([0, 1, 2], (0, 1)), size_Q=torch.tensor([1, 3]))
-    asked, _ = InFlight(prompts=3, generations=2).after_block(prompts, ["0", "1"]).after_update(["1", "0"])
+    asked, _ = STEPS_OF_3.after_block(prompts, ["0", "1"]).after_update(["1", "0"])
     assert asked.size_Q == [1, 3]
     assert asked.prompts.weight_Q.tolist() == pytest.approx([2 / 1 / 0.8, 2 / 3 / 0.7])
 
 
 def test_what_is_in_flight_comes_back_from_json_bit_for_bit():
-    ahead = two_blocks((0, 2), (1, 2), InFlight(prompts=4, generations=2, updates=2))
+    ahead = two_blocks((0, 2), (1, 2), HALF_STEPS_OF_2)
     _, ahead = ahead.after_update([ahead.uids[3]])
     saved = json.loads(json.dumps(ahead.saved(KNOWN)))
-    assert InFlight(prompts=4, generations=2, updates=2).resumed(saved, KNOWN) == ahead
+    assert HALF_STEPS_OF_2.resumed(saved, KNOWN) == ahead
 
 
-@pytest.mark.parametrize(
-    ("now", "named"),
-    [
+def test_numbers_by_which_prompts_in_flight_are_weighted_do_not_change_on_the_way():
+    saved = two_blocks((0, 2), (1, 2)).saved(KNOWN)
+    for now, named in (
         ({"prompts": 6}, "data.train_batch_size=6 where it has 3"),
         ({"generations": 8}, "actor_rollout_ref.rollout.n=8 where it has 2"),
         ({"updates": 3}, "parameter_sync_step=3 where it has 1"),
-    ],
-)
-def test_numbers_by_which_prompts_in_flight_are_weighted_do_not_change_on_the_way(now, named):
-    saved = two_blocks((0, 2), (1, 2)).saved(KNOWN)
-    other = InFlight(**{"prompts": 3, "generations": 2} | now)
-    with refused(CheckpointError, "4 prompts in flight", named):
-        other.resumed(saved, KNOWN)
-    other.resumed(saved | {"flights": [], "due": [], "identities": []}, KNOWN)
-
-
-def test_rows_of_another_dataset_are_not_taken_for_the_prompts_in_flight():
-    ahead = two_blocks((0, 2), (1, 2))
+    ):
+        other = replace(STEPS_OF_3, **now)
+        with refused(CheckpointError, "4 prompts in flight", named):
+            other.resumed(saved, KNOWN)
+        other.resumed(saved | {"flights": [], "due": [], "identities": []}, KNOWN)
     for other in (KNOWN + 1, KNOWN[:5]):
         with refused(CheckpointError, "4 prompts in flight", "dataset of the checkpoint"):
-            InFlight(prompts=3, generations=2).resumed(ahead.saved(KNOWN), other)
+            STEPS_OF_3.resumed(saved, other)
 
 
 def test_a_block_keeps_a_prompt_for_each_of_its_updates():
-    ahead = InFlight(prompts=4, generations=2, updates=2)
     with refused(ShapeError, "1 prompts of a block that is split over 2 updates", "multiple=2"):
-        ahead.after_block(block([0, 1, 2], (1,)), ["1"])
-    assert ahead.after_block(block([0, 1, 2], (0, 1)), ["0", "1"]).groups == 1
+        HALF_STEPS_OF_2.after_block(block([0, 1, 2], (1,)), ["1"])
+    assert HALF_STEPS_OF_2.after_block(block([0, 1, 2], (0, 1)), ["0", "1"]).groups == 1
 
 
 def test_groups_that_nobody_asked_for_and_other_numbers_of_them_are_errors():
@@ -227,4 +212,4 @@ def test_groups_that_nobody_asked_for_and_other_numbers_of_them_are_errors():
     with refused(ShapeError, "3 groups", "made of 2"):
         ahead.after_update(["0", "2", "11"])
     with refused(ShapeError, "no block"):
-        _ = InFlight(prompts=3, generations=2).groups
+        _ = STEPS_OF_3.groups

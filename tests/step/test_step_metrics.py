@@ -4,12 +4,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from arrays import rewards_of
 from one_step import step_of
-from pruning_enumeration import boxes_of_level
 
 from dppo.methods import METHODS
-from dppo.pruning import PromptPruning, TokenPruning
+from dppo.pruning import TokenPruning
 from dppo.rng import step_streams
 from dppo.step import RolledOut, drawn_block, plan_step
 from dppo.types import Block, Candidates, Draw, Rewards
@@ -23,28 +21,22 @@ def test_golden_metrics_of_a_draw():
     plan = step_of(DPPO, [1, 0, 0.5, 1, 0], [0, 1, 0.5], tokens=[3, 3, 9, 3, 3, 3, 3, 7])
     (metrics,) = plan.draw_metrics
     assert plan.weight_UN[0][plan.weight_UN[0] > 0].tolist() == [pytest.approx(2.0, rel=0.2)] * 3
-    weight_N, prob_N = plan.weight_UN[0], plan.prob_UN[0]
-    live_N = prob_N > 0
-    square_N = plan.score_N.square()
-    tokens_N = plan.completions.tokens_N[live_N].double()
+    weight_N, live_N = plan.weight_UN[0], plan.prob_UN[0] > 0
+    prob_R, square_R = plan.prob_UN[0, live_N], plan.score_N[live_N].square()
+    tokens_R = plan.completions.tokens_N[live_N].double()
     assert metrics == {
         "prune/kept_share": 3 / 8,
         "prune/live_share": 6 / 8,
         "prune/effective_rows": pytest.approx(weight_N.sum().item() ** 2 / weight_N.square().sum().item()),
         "prune/largest_weight": weight_N.max().item(),
-        "prune/added_variance": pytest.approx(
-            ((1 / prob_N[live_N] - 1) * square_N[live_N]).sum().item() / square_N[live_N].sum().item()
-        ),
+        "prune/added_variance": pytest.approx(float(((1 / prob_R - 1) * square_R).sum() / square_R.sum())),
         "prune/tokens_trained": 9.0,
         "prune/tokens_skipped": 25.0,
-        "prune/completion_rate": pytest.approx(1 - prob_N[live_N].mean().item()),
+        "prune/completion_rate": pytest.approx(0.5),
         "prune/completion_ceiling": pytest.approx(
-            square_N[live_N].mean().item()
-            * tokens_N.mean().item()
-            / (square_N[live_N] * tokens_N).sqrt().mean().item() ** 2
+            float(square_R.mean() * tokens_R.mean() / (square_R * tokens_R).sqrt().mean() ** 2)
         ),
     }
-    assert metrics["prune/completion_rate"] == pytest.approx(0.5)
 
 
 def test_what_is_not_drawn_keeps_its_probability_where_tokens_are_left_out_too():
@@ -77,49 +69,20 @@ def test_metrics_of_a_step_in_which_every_prompt_was_rolled_out():
     }
 
 
-REWARD_P = [[1.0, 0.0], [0.5, 0.5], [0.0, 0.0], [0.0, 3.0]]
-BLOCK = Candidates(
-    row_P=torch.tensor([7, 3, 9, 0]),
-    signal_P=torch.tensor([0.5, 0.3, 0.4, 0.5], dtype=torch.float64),
-    tokens_P=torch.ones(4, dtype=torch.float64),
-    seen_P=torch.tensor([True, True, True, False]),
-)
-
-
-def plans_of_a_block(pruning):
-    """The plan after every outcome of the draw of prompts, with its chance."""
-    for box in boxes_of_level(pruning, BLOCK):
-        block = Block(candidates=BLOCK, draw=pruning.draw(BLOCK, box.rng()))
-        groups = [reward for reward, kept in zip(REWARD_P, block.draw.keep_N.tolist(), strict=True) if kept]
-        rolled_out = RolledOut(rewards=rewards_of(*groups), tokens_N=torch.ones(2 * len(groups)))
-        streams = step_streams(0, 0)
-        yield box.chance, plan_step(GRPO, rolled_out, drawn_block(block, 2), streams=streams, max_tokens=1)
-
-
-def test_weighted_by_one_over_their_probability_rollouts_stand_for_all_candidates():
-    """The weights of zero-variance groups sum to their number, 2, on average; unweighted the sum is less."""
-    weighted, plain = 0.0, 0.0
-    for chance, plan in plans_of_a_block(PromptPruning(rate=0.5)):
-        zero_variance_Q = plan.rewards.zero_variance_Q
-        weighted += chance * (zero_variance_Q / plan.prompts.prob_Q).sum().item()
-        plain += chance * int(zero_variance_Q.sum())
-    assert weighted == pytest.approx(2.0, abs=1e-12) and plain < 1.5
-
-
 def test_a_step_in_which_chance_rolled_nothing_out_has_metrics():
     """Independent draws of prompts can keep none: what nobody saw is not a number, everything else is 0."""
     draw = Draw(keep_N=torch.zeros(4).bool(), prob_N=torch.full((4,), 0.5), weight_N=torch.zeros(4))
     nothing = Rewards(reward_NF=torch.zeros(0, 2), group_N=torch.zeros(0, dtype=torch.int64))
-    prompts = drawn_block(Block(candidates=BLOCK, draw=draw), 2)
+    ones = torch.ones(4)
+    candidates = Candidates(row_P=torch.arange(4), signal_P=ones, tokens_P=ones, seen_P=ones.bool())
+    prompts = drawn_block(Block(candidates=candidates, draw=draw), 2)
     rolled_out = RolledOut(rewards=nothing, tokens_N=torch.zeros(0))
     for name in ("dppo", "dppo_gspo", "cppo", "pods"):
         plan = plan_step(METHODS[name], rolled_out, prompts, streams=step_streams(0, 0), max_tokens=3)
         assert plan.weight_UN.shape == (1, 0) and plan.signal_Q.shape == (0,) and not plan.completions.advantage_N.any()
         metrics = plan.metrics | plan.draw_metrics[0]
         unknown = {key for key, value in metrics.items() if value != value}
-        assert unknown == {
-            *("candidates/reward", "candidates/zero_variance_groups", "rollout/zero_variance_groups"),
-            *("prune/kept_share", "prune/live_share"),
-        }
+        of_rollouts = {"candidates/reward", "candidates/zero_variance_groups", "rollout/zero_variance_groups"}
+        assert unknown == of_rollouts | {"prune/kept_share", "prune/live_share"}
         assert metrics["prune/largest_prompt_weight"] == metrics["prune/largest_weight"] == 0.0
         assert metrics["prune/prompts_kept_share"] == 0.0 and plan.sizes.denominator == 8

@@ -17,12 +17,12 @@ from tiny_policy import (
     at_rates,
     relative_error,
 )
-from tiny_step import ALL, DPPO, EXACT, GRPO, every_draw, gradients, plan_of, rolled_out
+from tiny_step import DPPO, EXACT, GRPO, every_draw, gradients, plan_of, rolled_out
 
 from dppo.methods import METHODS
 from dppo.objective import BATCH_SCALED
 from dppo.pruning import POISSON, Auto, Pruning, uniform_score
-from dppo.step import RolledOut, StepPrompts, UpdateSchedule, drawn_block, signals, whole_block
+from dppo.step import RolledOut, UpdateSchedule, drawn_block, signals, whole_block
 from dppo.types import Block, Rewards
 
 DRAWN = {
@@ -94,14 +94,7 @@ def test_a_router_loss_over_what_is_kept_is_biased_which_the_method_says():
 
 def test_a_step_of_rounds_is_the_step_of_the_groups_it_is_made_of():
     used_N = torch.from_numpy(GROUP_N != 1)
-    some = StepPrompts(
-        candidates=CANDIDATES,
-        draw=ALL.draw,
-        row_Q=torch.arange(P),
-        prob_Q=ALL.prob_Q,
-        weight_Q=torch.tensor([1.0, 0.0, 1.0], dtype=torch.float64),
-        sequences=int(used_N.sum()),
-    )
+    some = replace(whole_block(P, int(used_N.sum())), weight_Q=torch.tensor([1.0, 0.0, 1.0], dtype=torch.float64))
     scaled_by_batch = replace(METHODS["dppo"], advantages=BATCH_SCALED)
     chosen = replace(METHODS["dppo"], completions=Pruning(rate=0.5, floor=0.1, auto=Auto(fewest=1, least_gain=1.0)))
     for method in (*(METHODS[name] for name in ("dppo", "dppo_dapo", "cppo", "pods")), scaled_by_batch, chosen):
@@ -111,10 +104,7 @@ def test_a_step_of_rounds_is_the_step_of_the_groups_it_is_made_of():
         assert torch.equal(with_others.weight_UN[:, used_N], alone.weight_UN)
         assert not with_others.weight_UN[:, ~used_N].any() and not with_others.prob_UN[:, ~used_N].any()
         assert torch.equal(with_others.advantage_N[used_N], alone.advantage_N)
-        assert (with_others.sizes.denominator, with_others.sizes.tokens) == (
-            alone.sizes.denominator,
-            alone.sizes.tokens,
-        )
+        assert with_others.sizes == alone.sizes
         assert torch.equal(with_others.counted_UN.sum(1), alone.counted_UN.sum(1))
         assert with_others.signal_Q[1] > 0, "the history learns from it all the same"
         if alone.samples is not None:
@@ -153,13 +143,9 @@ def test_a_ranking_is_of_whole_groups_however_many_optimizer_steps_share_them(na
     reward_PG = torch.rand(16, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     given = RolledOut(rewards=Rewards.of_groups(reward_PG), tokens_N=torch.full((128,), 3))
     method = METHODS[name].with_rates(completion=0.75)
-    kept = [
-        (
-            plan_of(method, prompts=whole_block(16, 128), given=given, passes=UpdateSchedule(shares=shares)).weight_UN
-            > 0
-        ).sum(0)
-        for shares in (1, 4)
-    ]
+    passes = (UpdateSchedule(shares=shares) for shares in (1, 4))
+    plans = [plan_of(method, prompts=whole_block(16, 128), given=given, passes=each) for each in passes]
+    kept = [(plan.weight_UN > 0).sum(0) for plan in plans]
     assert torch.equal(*kept) and kept[0].view(16, 8).sum(1).tolist() == [2] * 16
     alone = Rewards.of_groups(reward_PG[:, :2])
     part = plan_of(method, prompts=whole_block(16, 32), given=RolledOut(rewards=alone, tokens_N=torch.full((32,), 3)))

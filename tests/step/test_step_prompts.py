@@ -11,9 +11,9 @@ from prompt_runs import AUTO, DAPO, DPPO, GRESO, GROUP, PROMPTS, SIZE, kept_shar
 from pruning_enumeration import boxes_of_level
 from refusals import refused, warned
 
-from dppo.errors import CheckpointError, DataError, DesignError
+from dppo.errors import CheckpointError, DataError
 from dppo.methods import METHODS
-from dppo.pruning import PromptHistory, PromptPrior, PromptStream
+from dppo.pruning import MomentSamples, PromptPrior
 from dppo.step import drawn_block
 from dppo.step.prompts import HISTORY_FILE
 from dppo.types import Block, Rewards
@@ -40,38 +40,18 @@ def test_a_rate_that_rounds_to_no_prompt_says_so():
     assert not some.messages and "0.05 of a step's 6 prompts rounds to none" in message
 
 
-def test_the_mean_weight_of_every_candidate_of_a_block_is_one():
-    """Over every real draw of a step in the second epoch. Weights left out are the wrong twin."""
-    run = source()
-    taught(run, 7)
-    candidates = run.history.candidates(run.stream.peek(PROMPTS), 7)
-    pruning, weighted, counted = DPPO.prompts, torch.zeros(PROMPTS), torch.zeros(PROMPTS)
-    boxes = boxes_of_level(pruning, candidates)
-    for box in boxes:
-        prompts = drawn_block(Block(candidates=candidates, draw=pruning.draw(candidates, box.rng())), GROUP)
-        keep_P = prompts.draw.keep_N
-        weighted = weighted.double().index_add(0, keep_P.nonzero()[:, 0], box.chance * prompts.weight_Q)
-        counted = counted + box.chance * keep_P
-    assert len(boxes) > 1
-    torch.testing.assert_close(weighted, torch.ones(PROMPTS, dtype=torch.float64), rtol=1e-12, atol=0)
-    assert (counted - 1).abs().max() > 0.2
-
-
-def test_the_number_rolled_out_can_be_raised_to_a_multiple():
-    run = source(prompts=8)
-    taught(run, 3)
-    assert len(run.block(3, generations=GROUP, multiple=8).row_Q) == 8
-    assert len(run.block(4, generations=GROUP, multiple=3).row_Q) == 6
-    with refused(DesignError, 9, 8):
-        run.block(5, generations=GROUP, multiple=9)
-
-
 def again(run, step, **options):
     """The block of a step, as if it were the next one after those that were learned from."""
     place = run.stream.state_dict()
     prompts = run.block(step, generations=GROUP, **options)
     run.stream.load_state_dict(place)
     return prompts
+
+
+def test_the_number_rolled_out_can_be_raised_to_a_multiple():
+    run = source(prompts=8)
+    taught(run, 3)
+    assert [len(again(run, 3, multiple=multiple).row_Q) for multiple in (1, 8, 3)] == [4, 8, 6]
 
 
 @pytest.mark.parametrize("fill", [False, True])
@@ -85,9 +65,7 @@ def test_prompts_are_drawn_for_each_share_by_itself(fill):
     assert sorted(prompts.candidates.row_P.tolist()) == sorted(ahead[:block].tolist())
     assert torch.equal(prompts.row_Q, prompts.candidates.row_P[prompts.draw.keep_N])
     assert prompts.part_Q.tolist() == [0, 1] * (len(prompts.row_Q) // 2)
-    assert all(
-        (row in ahead[: block // 2]) == (part == 0) for row, part in zip(prompts.row_Q, prompts.part_Q, strict=True)
-    )
+    assert prompts.part_Q.tolist() == [int(row not in ahead[: block // 2]) for row in prompts.row_Q]
     whole = source(METHODS["dppo"], prompts=8).block(0, generations=GROUP, parts=2)
     assert whole.part_Q is None, "where no prompt is pruned, completions are dealt one by one"
 
@@ -100,13 +78,6 @@ def test_shares_of_two_prompts_keep_what_the_rate_says_together(rate, kept):
         prompts = again(run, 3 + number, parts=4)
         assert len(prompts.row_Q) == kept == round(8 * (1 - rate))
         assert set(torch.bincount(prompts.part_Q).tolist()) == {1, 2}
-
-
-def test_a_filled_block_is_no_longer_than_an_epoch_whatever_its_parts():
-    run = source(prompts=16, fill=True)
-    taught(run, 3)
-    for parts in (1, 4):
-        assert len(again(run, 3, parts=parts).candidates.row_P) == SIZE
 
 
 def test_what_was_drawn_for_one_share_says_nothing_of_the_next():
@@ -149,6 +120,10 @@ def test_filled_blocks_grow_until_as_many_prompts_as_usual_are_rolled_out():
     assert longer[:6] == [PROMPTS] * 6 and max(longer) == 2 * PROMPTS, "up to 1 / (1 - rate) as many candidates"
     assert all(prompts.sequences == size * GROUP for prompts, size in zip(steps, longer, strict=True))
     assert run.stream.epochs > 2
+    larger = source(prompts=16, fill=True)
+    taught(larger, 3)
+    for parts in (1, 4):
+        assert len(again(larger, 3, parts=parts).candidates.row_P) == SIZE, "no longer than an epoch"
 
 
 def test_a_dataset_smaller_than_a_block_is_refused_with_what_to_set():
@@ -156,6 +131,7 @@ def test_a_dataset_smaller_than_a_block_is_refused_with_what_to_set():
         source(size=3)
 
 
+PRIOR = PromptPrior(rate_P=torch.linspace(0.1, 0.9, SIZE).double(), completions=4.0)
 RUNS = {
     "thin": (DPPO, {}),
     "fill": (DPPO, {"fill": True}),
@@ -163,6 +139,7 @@ RUNS = {
     "rounds that skip": (GRESO, {}),
     "auto": (AUTO, {"prompts": 8}),
     "auto, fill": (AUTO, {"prompts": 8, "fill": True}),
+    "pass rates": (DPPO, {"prior": PRIOR}),
 }
 
 
@@ -183,19 +160,26 @@ def test_a_resumed_run_is_the_run_that_did_not_stop_bit_for_bit(tmp_path, name):
         assert [path.name for path in tmp_path.iterdir()] == [HISTORY_FILE]
 
 
-def test_a_run_that_forgot_its_history_or_place_would_be_seen():
-    whole = source()
-    steps = taught(whole, 10)
-    forgetful = source()
-    forgetful.stream.load_state_dict({"epoch": 1, "offset": 0})
-    assert not all(same(a, b) for a, b in zip(taught(forgetful, 4, first=6), steps[6:], strict=True))
+def test_a_run_that_forgot_its_history_or_what_prompts_gave_would_be_seen(tmp_path):
+    """The wrong twins: a history is not loaded, or the samples that auto chose from are not."""
+    for method, prompts, forgotten in ((DPPO, 4, "history"), (AUTO, 8, "visits")):
+        whole, first, second = (source(method, prompts=prompts) for _ in range(3))
+        steps = taught(whole, 14)
+        taught(first, 9)
+        position = first.save(tmp_path)
+        if forgotten == "visits":
+            assert len(position["visits"]["found_N"]) > 8
+            position["visits"] = MomentSamples.none().saved()
+        second.load(tmp_path, position, history=forgotten != "history")
+        rest = taught(second, 5, first=9)
+        assert not all(same(a, b) for a, b in zip(rest, steps[9:], strict=True)), forgotten
 
 
 def test_prompts_that_a_checkpoint_does_not_know_are_counted_in_a_warning(tmp_path):
-    run = source()
+    run, other = source(), source()
     taught(run, 6)
     position = run.save(tmp_path)
-    other = source(identities=np.arange(5, SIZE + 5, dtype=np.uint64))
+    other.history.identities = other.history.identities + 5
     with warned("5 of 24"):
         other.load(tmp_path, position)
     assert other.history.visited(range(24)).sum() == 19
@@ -231,12 +215,7 @@ def test_tokens_of_all_candidates_are_expected_before_the_draw_and_counted_where
 def test_parts_that_are_owed_half_a_prompt_ask_for_no_more_than_there_are():
     """The rule by a threshold keeps all of a part whose signals tie, and a part before it was rounded down."""
     for seed in range(20):
-        run = Run(
-            PromptStream(70, seed),
-            PromptHistory(np.arange(70, dtype=np.uint64), half_life=np.inf),
-            METHODS["infobatch"],
-            prompts=14,
-        )
+        run = Run.over(70, METHODS["infobatch"], prompts=14, seed=seed, half_life=np.inf)
         live_P = torch.from_numpy(np.random.default_rng(seed).permutation(70) < 14)
         for step in range(20):
             prompts = run.block(step, generations=4, parts=2)
@@ -246,23 +225,17 @@ def test_parts_that_are_owed_half_a_prompt_ask_for_no_more_than_there_are():
 
 
 def test_a_prior_that_was_left_out_once_comes_back(tmp_path):
-    prior = PromptPrior(rate_P=torch.linspace(0.1, 0.9, SIZE).double(), completions=4.0)
-
-    def made(given):
-        run = source()
-        return Run(run.stream, run.history, run.method, prompts=PROMPTS, prior=given)
-
     def through(run, given):
-        other = made(given)
+        other = source(prior=given)
         other.load(tmp_path, json.loads(json.dumps(run.save(tmp_path))))
         return other
 
     def rates(run):
         return run.checked_prior.rates
 
-    run = made(prior)
+    run = source(prior=PRIOR)
     taught(run, 3)
     without = through(run, None)
-    assert rates(without) is None and rates(through(without, prior)) is prior
+    assert rates(without) is None and rates(through(without, PRIOR)) is PRIOR
     run.checked_prior.rejected = True  # as where it was found to mislead
-    assert rates(through(run, prior)) is None and rates(through(through(run, None), prior)) is None
+    assert rates(through(run, PRIOR)) is None and rates(through(through(run, None), PRIOR)) is None
