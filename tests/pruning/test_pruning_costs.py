@@ -28,12 +28,10 @@ def recorded(generations, **generation):
 def test_the_first_generation_is_left_out_and_after_some_more_costs_are_fixed():
     assert recorded(MEASURED_GENERATIONS).rollout_cost is None and not recorded(MEASURED_GENERATIONS).fixed
     whole = recorded(MEASURED_GENERATIONS + 1)
-    assert (
-        whole.fixed and whole.scoring.seconds == MEASURED_GENERATIONS and whole.saved(1.0, Passes(), Passes()) == 0.03
-    )
-    assert whole.scoring.saved(Passes(unpruned_tokens=1)) == pytest.approx(0.02), (
-        "with no sign of another cost, tokens make it all"
-    )
+    assert whole.fixed and whole.scoring.seconds == MEASURED_GENERATIONS
+    assert whole.saved(1.0, Passes(), Passes()) == 0.03
+    per_token = whole.scoring.saved(Passes(unpruned_tokens=1))
+    assert per_token == pytest.approx(0.02), "with no sign of another cost, tokens make it all"
     later = whole.after(spent(99.0), 1, 1)
     assert later.rollout_cost == whole.rollout_cost, "a choice never changes by a clock again"
     assert later.seconds > whole.seconds, "and what was saved follows all generations"
@@ -45,11 +43,9 @@ def test_a_generated_token_costs_a_power_of_two_of_one_that_is_scored_and_traine
 
 
 def test_nothing_is_known_without_passes():
-    assert (
-        recorded(MEASURED_GENERATIONS + 1, scored=0, trained=0, passes=0, scoring=0.0, training=0.0).rollout_cost
-        is None
-    )
-    assert TokenCosts(fixed=True).rollout_cost is None and not TokenCosts(fixed=True).known
+    without = recorded(MEASURED_GENERATIONS + 1, scored=0, trained=0, passes=0, scoring=0.0, training=0.0)
+    assert without.rollout_cost is None and not TokenCosts(fixed=True).known
+    assert PassCosts().each == (0.0, 0.0, 0.0) and PassCosts().saved(Passes(1, 1, 2, 2)) == 0.0
 
 
 def test_a_checkpoint_fixes_them_and_gives_them_back():
@@ -144,7 +140,3 @@ def test_coefficients_are_never_negative():
     for tokens in LIVE:  # the more tokens, the fewer seconds
         costs = costs.after(spent(5.0, 0.0, 2.0 - 0.01 * tokens, trained=tokens, scored=0, passes=1), GENERATED, tokens)
     assert min(costs.training.each) >= 0 and costs.training.each[2] < 0.005 and costs.rollout_cost is not None
-
-
-def test_nothing_is_saved_before_any_pass():
-    assert PassCosts().each == (0.0, 0.0, 0.0) and PassCosts().saved(Passes(1, 1, 2, 2)) == 0.0

@@ -2,6 +2,7 @@
 
 import random
 import tempfile
+from math import nan
 from pathlib import Path
 
 import numpy as np
@@ -35,20 +36,12 @@ def record(history, rows, signal, step: int = 0, tokens: float = 10.0, outcome=N
     )
 
 
-def seen_of(history: PromptHistory) -> torch.Tensor:
-    return history.visited(range(len(history)))
-
-
 def arrays(history: PromptHistory) -> dict[str, np.ndarray]:
     """Everything that a history knows, as it is saved."""
     with tempfile.TemporaryDirectory() as folder:
         history.save(Path(folder, "history.npz"))
-        return read(Path(folder, "history.npz"))
-
-
-def read(path: Path) -> dict[str, np.ndarray]:
-    with np.load(path) as found:
-        return dict(found)
+        with np.load(Path(folder, "history.npz")) as found:
+            return dict(found)
 
 
 def same(first: dict[str, np.ndarray], second: dict[str, np.ndarray]) -> bool:
@@ -74,24 +67,19 @@ def filled(size: int = 50, steps: int = 30, seed: int = 0) -> PromptHistory:
 def test_prompts_without_history_are_unseen_and_take_the_prior():
     history = PromptHistory(identities(3))
     fresh = history.candidates(np.arange(3), 0)
-    assert not fresh.seen_P.any() and not seen_of(history).any()
+    assert not fresh.seen_P.any() and not history.visited(range(3)).any()
     assert fresh.signal_P.tolist() == [1, 1, 1] and fresh.tokens_P.tolist() == [1, 1, 1]
-    record(history, [0, 1], [0.2, 0.6], step=0, tokens=30)
+    record(history, [0, 1], [0.2, 0.6], tokens=30)
     block = history.candidates(np.arange(3), 0)
-    assert block.seen_P.tolist() == [True, True, False]
+    assert block.seen_P.tolist() == history.visited(range(3)).tolist() == [True, True, False]
     assert block.signal_P[2].item() == pytest.approx(((0.2**2 + 0.6**2) / 2) ** 0.5) and block.tokens_P[2] == 30
-    assert seen_of(history).sum() == 2
-    single = PromptHistory(identities(1))
-    record(single, [0], [1.0])
-    assert seen_of(single).all() and not len(seen_of(PromptHistory(identities(0))))
-    assert block.row_P.tolist() == [0, 1, 2]
+    assert block.row_P.tolist() == [0, 1, 2] and not len(PromptHistory(identities(0)).visited([]))
 
 
 def test_golden_decay():
     history = PromptHistory(identities(2), decay=0.5, strength=1.0, half_life=1e9)
-    record(history, [0], [1.0], step=0)
-    record(history, [0], [0.0], step=0)
-    record(history, [0], [2.0], step=0)
+    for signal in (1.0, 0.0, 2.0):
+        record(history, [0], [signal])
     # count 1 + .5 + .25, squares 4 + 0 + .25; the prior is (1 + 0 + 4) / 3, worth one observation
     assert history.candidates([0], 0).signal_P.item() == pytest.approx(((4.25 + 5 / 3) / (1.75 + 1)) ** 0.5)
     # had nothing decayed it would be the mean of all
@@ -114,19 +102,14 @@ def test_groups_of_any_size_count_as_one_observation_each():
     rewards = Rewards(reward_NF=torch.tensor([[1.0], [1], [0], [0]]), group_N=torch.tensor([0, 1, 1, 1]))
     history.update(torch.tensor([2, 0]), rewards, torch.tensor([0.5, 2.0]), torch.tensor([1, 10, 20, 60]), 0)
     block = history.candidates([0, 1, 2], 0)
-    assert block.tokens_P.tolist() == pytest.approx([30, 15.5, 1]) and block.signal_P[[0, 2]].tolist() == pytest.approx(
-        [2, 0.5]
-    )
-    assert arrays(history)["reward_moments"][:, :, 0].tolist() == [
-        [3, 0, 1],
-        [1, 0, 1],
-        [1, 0, 1],
-    ]  # count, sum, squares
-    assert block.signal_P[1].item() == pytest.approx(((0.25 + 4) / 2) ** 0.5), "both weigh the same in the prior"
+    assert block.tokens_P.tolist() == pytest.approx([30, 15.5, 1])
+    prior = ((0.25 + 4) / 2) ** 0.5  # in which both weigh the same
+    assert block.signal_P.tolist() == pytest.approx([2, prior, 0.5])
+    count, total, square = arrays(history)["reward_moments"][:, :, 0].tolist()
+    assert count == [3, 0, 1] and total == square == [1, 0, 1]
 
 
 def test_missing_rewards_are_left_out():
-    nan = float("nan")
     history = PromptHistory(identities(3))
     rewards = Rewards.of_groups(torch.tensor([[1.0, nan, 0.0, nan], [nan] * 4]))
     history.update(torch.tensor([0, 1]), rewards, torch.tensor([0.5, 0.0]), torch.full((8,), 7), 3)
@@ -147,13 +130,6 @@ def test_a_row_twice_in_one_update_is_two_updates():
     assert first["rollouts"].tolist() == [0, 1, 0, 3, 0]
 
 
-def observed(*outcomes: int) -> PromptHistory:
-    history = PromptHistory(identities(2))
-    for outcome in outcomes:
-        record(history, [0], [1.0], outcome=[outcome])
-    return history
-
-
 @pytest.mark.parametrize(
     ("outcomes", "streak"),
     [
@@ -166,7 +142,10 @@ def observed(*outcomes: int) -> PromptHistory:
     ],
 )
 def test_a_streak_is_of_the_most_recent_groups_of_one_kind(outcomes, streak):
-    assert observed(*outcomes).streak([0, 1]).tolist() == [streak, 0]
+    history = PromptHistory(identities(2))
+    for outcome in outcomes:
+        record(history, [0], [1.0], outcome=[outcome])
+    assert history.streak([0, 1]).tolist() == [streak, 0]
 
 
 def test_bad_settings_are_refused_together():
@@ -193,9 +172,9 @@ def test_save_and_load_give_the_same_bits(tmp_path: Path):
 
 
 def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    history = filled()
-    history.save(tmp_path / "history.npz")
-    before = (tmp_path / "history.npz").read_bytes()
+    history, path = filled(), tmp_path / "history.npz"
+    history.save(path)
+    before = path.read_bytes()
 
     def full_disk(file, **arrays):
         file.write(b"half of it")
@@ -203,9 +182,8 @@ def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(np, "savez", full_disk)
     with pytest.raises(OSError, match="no space"):
-        history.save(tmp_path / "history.npz")
-    assert (tmp_path / "history.npz").read_bytes() == before
-    assert len(list(tmp_path.iterdir())) == 1
+        history.save(path)
+    assert path.read_bytes() == before and [*tmp_path.iterdir()] == [path]
 
 
 def test_a_changed_dataset_keeps_the_history_of_prompts_it_still_has(tmp_path: Path):
@@ -217,15 +195,7 @@ def test_a_changed_dataset_keeps_the_history_of_prompts_it_still_has(tmp_path: P
     assert changed.load(tmp_path / "history.npz") == 45
     assert not changed.candidates(np.arange(10), 30).seen_P.any()
     kept, original = changed.candidates(np.arange(10, 55), 30), history.candidates(np.arange(49, 4, -1), 30)
-    assert torch.equal(kept.signal_P, original.signal_P) and torch.equal(kept.seen_P, original.seen_P)
-    assert torch.equal(kept.tokens_P, original.tokens_P)
-
-
-def test_another_dataset_is_refused_with_its_counts(tmp_path: Path):
-    filled().save(tmp_path / "history.npz")
-    other = PromptHistory(identities(20, start=5000))
-    with refused(CheckpointError, 50, 20):
-        other.load(tmp_path / "history.npz")
+    assert all(torch.equal(getattr(kept, name), getattr(original, name)) for name in ("signal_P", "tokens_P", "seen_P"))
 
 
 def test_a_file_damaged_anywhere_is_refused_or_read_in_full(tmp_path: Path):
@@ -243,33 +213,25 @@ def test_a_file_damaged_anywhere_is_refused_or_read_in_full(tmp_path: Path):
             back.load(path)
         except CheckpointError:
             found_out += 1
-            assert not seen_of(back).any()
+            assert not back.visited(range(5)).any()
         else:
             assert same(before, arrays(back))
     assert found_out > 50
 
 
-WHOLE = arrays(filled())
-DAMAGED = {
-    "another archive": ({"something": np.ones(3)}, "damaged"),
-    "a missing array": ({name: array for name, array in WHOLE.items() if name != "streak"}, "streak"),
-    "another format": (WHOLE | {"format": np.int64(99)}, "format 99"),
-    "a pickle": (WHOLE | {"count": np.array([{"a": 1}] * 50, object)}, "damaged"),
-}
+def test_archives_that_are_no_history_are_refused_and_a_pickle_is_never_opened(tmp_path: Path):
+    path, whole = tmp_path / "history.npz", arrays(filled())
+    for content, named in (
+        ({name: array for name, array in whole.items() if name != "streak"}, "streak"),
+        (whole | {"format": np.int64(99)}, "format 99"),
+        (whole | {"count": np.array([{"a": 1}] * 50, object)}, "damaged"),
+    ):
+        np.savez(path, **content)
+        with refused(CheckpointError, named, path):
+            PromptHistory(identities(50)).load(path)
 
 
-@pytest.mark.parametrize(("content", "named"), DAMAGED.values(), ids=DAMAGED)
-def test_archives_that_are_no_history_are_refused_and_a_pickle_is_never_opened(tmp_path: Path, content, named):
-    path = tmp_path / "history.npz"
-    np.savez(path, **content)
-    with refused(CheckpointError, named, path):
-        PromptHistory(identities(50)).load(path)
-
-
-NAN = float("nan")
-
-
-def history(size=4, **settings) -> PromptHistory:
+def known_of(size=4, **settings) -> PromptHistory:
     return PromptHistory(np.arange(size, dtype=np.uint64), **{"half_life": 1e12} | settings)
 
 
@@ -279,7 +241,7 @@ def learn(known: PromptHistory, rows, groups, step=0) -> None:
 
 
 def test_with_rewards_of_0_and_1_it_is_the_beta_distribution():
-    known = history(decay=0.5, strength=3.0)
+    known = known_of(decay=0.5, strength=3.0)
     learn(known, [0, 1], [[1, 1, 0, 1], [0, 0]])
     learn(known, [0], [[0, 1]], step=1)
     prior = (0.95 * 3 + 1) / (0.95 * 6 + 2)  # of all completions lately
@@ -293,13 +255,13 @@ def test_with_rewards_of_0_and_1_it_is_the_beta_distribution():
 
 
 def test_each_function_has_its_own_and_missing_rewards_count_in_none():
-    known = history(decay=1.0, strength=2.0)
-    learn(known, [0, 1], [[[1, NAN], [0, 5.0]], [[1, 7.0], [1, NAN]]])
+    known = known_of(decay=1.0, strength=2.0)
+    learn(known, [0, 1], [[[1, nan], [0, 5.0]], [[1, 7.0], [1, nan]]])
     found = known.expected([0, 1], 0)
     assert found.strength_QF.tolist() == [[5.0, 4.0], [5.0, 4.0]], "completions seen, two of the prior, and one"
     assert found.mean_QF[:, 1].tolist() == pytest.approx([(2 * 6 + 5) / 3, (2 * 6 + 7) / 3])
-    unknown = history()
-    learn(unknown, [0], [[[1, NAN], [0, NAN]]])
+    unknown = known_of()
+    learn(unknown, [0], [[[1, nan], [0, nan]]])
     assert unknown.expected([0], 0).strength_QF[0].tolist() == [5.0, 0.0], "nothing of the second"
     weight_F = torch.tensor([2.0, 0.5])
     by_hand = 4 * found.variance_QF[:, 0] + 0.25 * found.variance_QF[:, 1]
@@ -309,7 +271,7 @@ def test_each_function_has_its_own_and_missing_rewards_count_in_none():
 
 
 def test_age_gives_way_to_the_prior():
-    known = history(decay=1.0, strength=1.0, half_life=10.0)
+    known = known_of(decay=1.0, strength=1.0, half_life=10.0)
     learn(known, [0, 1], [[1, 1, 1, 1], [0, 0, 0, 0]])
     means = [known.expected([0], step).mean_QF.item() for step in (0, 10, 1000)]
     assert means == pytest.approx([(4 + 0.5) / 5, (2 + 0.5) / 3, 0.5])

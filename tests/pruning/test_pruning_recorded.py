@@ -44,16 +44,12 @@ def test_scores_are_found_again_by_what_rows_hold(tmp_path):
 
 
 def test_what_cannot_be_used_says_why(tmp_path):
-    for kind, named, wrong in (
-        (DataError, "0 rows", lambda: scores(size=0)),
-        (DataError, "rows 3 to 4", lambda: scores().record(torch.tensor([3, 4]), torch.ones(2))),
-        (CheckpointError, "missing.npz", lambda: scores().load(tmp_path / "missing.npz")),
-    ):
-        with refused(kind, named):
-            wrong()
-    (tmp_path / "damaged.npz").write_bytes(b"PK\x03\x04 no archive")
+    with refused(DataError, "0 rows"):
+        scores(size=0)
+    with refused(DataError, "rows 3 to 4"):
+        scores().record(torch.tensor([3, 4]), torch.ones(2))
     scores(first=100).save(tmp_path / "elsewhere.npz")
-    for file in ("damaged.npz", "elsewhere.npz"):
+    for file in ("missing.npz", "elsewhere.npz"):
         with refused(CheckpointError, file):
             scores().load(tmp_path / file)
 
