@@ -7,7 +7,7 @@ import torch
 from pruning_enumeration import boxes_of_level
 from refusals import refused
 from tiny_policy import CONTEXT, GRPO_BY_HAND, N, P, relative_error
-from tiny_step import ALL, DPPO, EXACT, every_draw, gradients, plan_of, rolled_out
+from tiny_step import ALL, DPPO, EXACT, gradients, plan_of, rolled_out
 
 from dppo.errors import ShapeError
 from dppo.pruning import Pruning, uniform_score
@@ -65,16 +65,6 @@ def test_each_pass_is_drawn_by_its_own_stream_alone():
     alone = [plan_of(DPPO, streams=lambda p, *key, i=i: real(p, i)).weight_UN[0] for i in range(4)]
     assert torch.equal(together, torch.stack(alone))
     assert len({tuple(weight_N.tolist()) for weight_N in together}) > 1
-
-
-def test_one_draw_for_two_passes_would_not_be():
-    """E[w_1 w_2] of a completion is 1 for two draws, and 1 / prob for one draw that is used twice."""
-    plan, chance_U = every_draw(DPPO)
-    live_N = plan.prob_UN[0] > 0
-    twice_N = chance_U @ plan.weight_UN.square()
-    torch.testing.assert_close((chance_U @ plan.weight_UN)[live_N], torch.ones(int(live_N.sum())).double())
-    torch.testing.assert_close(twice_N[live_N], 1 / plan.prob_UN[0][live_N])
-    assert (twice_N[live_N] > 1.01).any()
 
 
 @pytest.mark.parametrize("shares", [2, 3])
