@@ -6,7 +6,7 @@ result is the volume of its boxes.
 
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, replace
-from itertools import pairwise, permutations, product
+from itertools import pairwise, permutations
 from math import factorial, prod
 
 import numpy as np
@@ -145,9 +145,3 @@ def distribution(design, prob: Tensor, score: Tensor | None = None) -> list[tupl
 def expectation(pairs: list[tuple[Tensor, float]], value: Callable[[Tensor], Tensor]) -> Tensor:
     """Mean of ``value(keep_N)`` over the outcomes."""
     return torch.stack([chance * value(keep) for keep, chance in pairs]).sum(0)
-
-
-def all_masks(prob: Tensor) -> list[tuple[Tensor, float]]:
-    """[(keep_N, chance)] of independent draws, straight from the definition: all 2 ** N masks."""
-    masks = [torch.tensor(mask, dtype=torch.bool) for mask in product([False, True], repeat=len(prob))]
-    return [(mask, torch.where(mask, prob, 1 - prob).prod().item()) for mask in masks]

@@ -41,8 +41,6 @@ def fill(rounds, wanted, roll_out):
 
     def one_round(number, prompts, rng):
         rewards = roll_out(number, prompts)
-        if rewards is None:
-            return None
         found = whole_block(rewards.groups, 1)
         return Block(candidates=found.candidates, draw=found.draw), rewards
 
@@ -55,9 +53,8 @@ def test_rounds_go_on_until_enough_groups_count():
     keep_Q, collected = fill(ROUNDS, 3, roll_out)
     assert asked == [3, 3, 3]
     assert keep_Q.nonzero()[:, 0].tolist() == [0, 7, 8]
-    assert collected == Collected(
-        wanted=3, usual=3, counted=3, rounds=3, rolled_out=9, last_rolled_out=3, last_counted=2
-    )
+    numbers = {"counted": 3, "rounds": 3, "rolled_out": 9, "last_rolled_out": 3, "last_counted": 2}
+    assert collected == Collected(wanted=3, usual=3, **numbers)
 
 
 def test_the_limit_is_an_error_and_never_a_truncation():
@@ -113,4 +110,4 @@ def test_a_round_does_not_depend_on_how_far_it_looks_ahead():
 
 def test_a_list_without_prompts_is_refused():
     with refused(RoundsError, "no prompt to roll out"):
-        fill(ROUNDS, 2, lambda number, prompts: None)
+        in_rounds(ROUNDS, 2, lambda number, prompts, rng: None, step_streams(0, 0))

@@ -11,13 +11,10 @@ from dppo.pruning.prompts import fill_block
 from dppo.rng import generator
 from dppo.types import Rewards
 
-SIZE = 40
 
-
-def history_of(size: int, seen: int, seed: int = 0) -> PromptHistory:
-    """A history in which the first ``seen`` prompts were rolled out once, a third of them without any signal."""
-    rng = np.random.default_rng(seed)
-    history = PromptHistory(np.arange(size, dtype=np.uint64))
+def history_of(seen: int) -> PromptHistory:
+    """A history of 60 prompts, the first ``seen`` of which were rolled out once, a third of them without any signal."""
+    rng, history = np.random.default_rng(0), PromptHistory(np.arange(60, dtype=np.uint64))
     signal = torch.from_numpy(rng.random(seen) * (rng.random(seen) > 0.33))
     tokens = torch.from_numpy(rng.integers(10, 500, (seen, 4)))
     if seen:
@@ -26,9 +23,9 @@ def history_of(size: int, seen: int, seed: int = 0) -> PromptHistory:
 
 
 def test_each_epoch_has_every_row_once_in_an_order_of_its_own():
-    stream = PromptStream(SIZE, seed=3)
-    epochs = [stream.take(SIZE) for _ in range(4)]
-    assert all(torch.equal(rows.sort().values, torch.arange(SIZE)) for rows in epochs)
+    stream = PromptStream(40, seed=3)
+    epochs = [stream.take(40) for _ in range(4)]
+    assert all(torch.equal(rows.sort().values, torch.arange(40)) for rows in epochs)
     assert len({tuple(rows.tolist()) for rows in epochs}) == 4
     assert epochs[0].dtype == torch.int64
 
@@ -64,24 +61,20 @@ def test_a_stream_that_stood_beyond_the_rows_of_a_smaller_dataset_begins_the_nex
 def test_peeking_shows_what_comes_and_moves_nothing(size, ahead, moved):
     stream = PromptStream(size, 1)
     stream.take(moved)
-    seen = stream.peek(ahead)
-    assert torch.equal(seen, stream.peek(ahead))
-    assert torch.equal(seen, stream.take(ahead))
-
-
-RULES = st.sampled_from([proportional, threshold, uniform])
+    assert torch.equal(stream.peek(ahead), stream.peek(ahead))
+    assert torch.equal(stream.peek(ahead), stream.take(ahead))
 
 
 @given(
     seen=st.integers(0, 60),
     prompts=st.integers(1, 20),
     rate=st.sampled_from([0.0, 0.2, 0.5, 0.75]),
-    rule=RULES,
+    rule=st.sampled_from([proportional, threshold, uniform]),
     budget=st.sampled_from(["rows", "tokens"]),
     start=st.integers(0, 59),
 )
 def test_a_filled_block_expects_exactly_the_prompts_of_a_batch(seen, prompts, rate, rule, budget, start):
-    stream, history = PromptStream(60, 2), history_of(60, seen)
+    stream, history = PromptStream(60, 2), history_of(seen)
     stream.take(start)
     pruning = PromptPruning(rate=rate, rule=rule, budget=budget, floor=0.2)
     upcoming = stream.peek(60)

@@ -20,8 +20,8 @@ WEIGHT = torch.tensor([1.0, 2.5, 4.0], dtype=torch.float64)
 METHOD = replace(METHODS["dppo"], normaliser=DR_GRPO, beta=0.3)
 
 
-def tokens(seed=0):
-    rng = torch.Generator().manual_seed(seed)
+def tokens():
+    rng = torch.Generator().manual_seed(0)
     logp, ref = (-torch.rand(3, 4, generator=rng, dtype=torch.float64) * 2 for _ in range(2))
     return Tokens(logp_BT=logp, old_logp_BT=logp, advantage_B=torch.ones(3).double(), mask_BT=MASK, ref_logp_BT=ref)
 

@@ -29,8 +29,6 @@ DRAWN = {
     "pivotal": {},
     "poisson": {"design": POISSON},
     "tokens": {"budget": "tokens", "rate": 0.4},
-    "a high floor": {"floor": 0.4},
-    "uniform": {"score": uniform_score},
 }
 
 

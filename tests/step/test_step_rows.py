@@ -36,10 +36,9 @@ def test_a_resumed_source_draws_what_it_would_have_drawn(name, stop, tmp_path):
     before = source(name)
     walk(before, range(stop))
     before.save(tmp_path)
-    after = source(name)
+    after, forgetful = source(name), source(name)
     after.load(tmp_path)
     assert walk(after, range(stop, 12)) == straight[stop:]
-    forgetful = source(name)
     forgetful.load(tmp_path)
     forgetful.scores.score[:] = 1.0
     forgetful._epoch = None
