@@ -2,7 +2,7 @@
 
 import torch
 
-from dppo.types import Rewards
+from dppo.types import Candidates, Rewards
 
 
 def tensor(values):
@@ -16,6 +16,17 @@ def rewards_of(*groups, weights=None):
         reward_NF=tensor(rows),
         group_N=torch.tensor([number for number, group in enumerate(groups) for _ in group]),
         weight_F=None if weights is None else tensor(weights),
+    )
+
+
+def candidates_of(signal, *, tokens=None, seen=None, rows=None):
+    """Candidates with these signals; by default of one token each, in the rows 0, 1, ..., all with a history."""
+    size = len(signal)
+    return Candidates(
+        row_P=torch.arange(size) if rows is None else torch.tensor(rows),
+        signal_P=tensor(signal),
+        tokens_P=tensor([1.0] * size if tokens is None else tokens),
+        seen_P=torch.tensor([True] * size if seen is None else seen, dtype=torch.bool),
     )
 
 

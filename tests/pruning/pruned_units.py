@@ -1,20 +1,16 @@
 """Completions and candidates on which prunings are enumerated."""
 
 import torch
+from arrays import candidates_of, tensor
 
-from dppo.types import Candidates, Completions
+from dppo.types import Completions
 
 EXACT = 1e-12
-ADVANTAGE = torch.tensor([1.5, -0.5, -0.5, 0.0, 2.0], dtype=torch.float64)
+ADVANTAGE = tensor([1.5, -0.5, -0.5, 0.0, 2.0])
 COMPLETIONS = Completions(
     advantage_N=ADVANTAGE,
     tokens_N=torch.tensor([5, 1, 8, 3, 2]),
     group_N=torch.tensor([0, 0, 0, 1, 1]),
     live_N=ADVANTAGE != 0,
 )
-CANDIDATES = Candidates(
-    row_P=torch.arange(5),
-    signal_P=torch.tensor([0.1, 2.0, 1.0, 0.5, 0.4], dtype=torch.float64),
-    tokens_P=torch.tensor([9.0, 5.0, 10.0, 20.0, 8.0], dtype=torch.float64),
-    seen_P=torch.tensor([True, True, True, False, True]),
-)
+CANDIDATES = candidates_of([0.1, 2.0, 1.0, 0.5, 0.4], tokens=[9, 5, 10, 20, 8], seen=[True, True, True, False, True])

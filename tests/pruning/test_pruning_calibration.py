@@ -6,19 +6,20 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from arrays import efficiency
+from arrays import candidates_of, efficiency, tensor
+from drafts import Run, draft_of
 
-from dppo.pruning import PROMPT_AUTO, Auto, MomentSamples, PromptHistory, PromptPruning
+from dppo.methods import METHODS
+from dppo.pruning import PROMPT_AUTO, Auto, MomentSamples, PromptPruning
 from dppo.pruning.ceiling import PROMPT_FLOOR, Calibration, by_others, choose
-from dppo.types import Candidates, Rewards
+from dppo.types import Rewards
 
 
 def visits(expected_N, found_N, weight_N=None):
     """Visits at equal costs; each stands for ``weight_N`` prompts, 1 by default."""
-    found_N = torch.as_tensor(found_N, dtype=torch.float64)
-    samples = MomentSamples.known(found_N, torch.ones(len(found_N)))
-    weight_N = samples.weight_N if weight_N is None else torch.as_tensor(weight_N, dtype=torch.float64)
-    return replace(samples, expected_N=torch.as_tensor(expected_N, dtype=torch.float64), weight_N=weight_N)
+    samples = MomentSamples.known(tensor(found_N), torch.ones(len(found_N)))
+    weight_N = samples.weight_N if weight_N is None else tensor(weight_N)
+    return replace(samples, expected_N=tensor(expected_N), weight_N=weight_N)
 
 
 def two_kinds(units=128):
@@ -62,7 +63,7 @@ def test_noise_is_nothing_to_go_by():
     rng, level = torch.Generator().manual_seed(0), PromptPruning(rate=0.8, auto=PROMPT_AUTO)
     chosen = {"other half": 0, "itself": 0}
     for _ in range(100):
-        noise = visits(torch.rand(128, generator=rng), (torch.rand(128, generator=rng) < 0.1).double())
+        noise = visits(torch.rand(128, generator=rng).tolist(), (torch.rand(128, generator=rng) < 0.1).tolist())
         wrong = choose(PROMPT_AUTO, noise, partial(by_itself, level, noise), 0.8)
         chosen["other half"] += level.choice(noise).rate > 0
         chosen["itself"] += wrong.rate > 0
@@ -76,8 +77,7 @@ def test_noise_is_nothing_to_go_by():
 def test_auto_draws_by_what_was_found():
     """Of prompts that history holds for .6 of the others, nothing came: they are asked one time in ten."""
     level = replace(PromptPruning(rate=0.8, auto=PROMPT_AUTO).at_chosen_rate(two_kinds(256)), rate=0.4)
-    ones, signal_P = torch.ones(16), torch.tensor([0.6, 1.0] * 8).double().sqrt()
-    candidates = Candidates(row_P=torch.arange(16), signal_P=signal_P, tokens_P=ones, seen_P=ones.bool())
+    candidates = candidates_of([0.6**0.5, 1.0] * 8)
     by_visits, by_history = (one._seen_probabilities(candidates) for one in (level, replace(level, calibration=None)))
     assert by_visits[1] / by_visits[0] > 5
     assert by_history[1] / by_history[0] < 1.4, "as history has it, they are nearly alike"
@@ -105,23 +105,17 @@ FAR = PromptPruning(rate=0.8, floor=0.2, auto=Auto())
 
 def gain_over_a_run(level):
     """Variance times cost of everything over that of the run's own probabilities; history learns from what is kept."""
-    rng = np.random.default_rng(1)
+    rng, probs, values = np.random.default_rng(1), [], []
     rate_P = rng.permutation(np.repeat(*zip(MASTERED, DEAD, LIVE, strict=True)))
-    history, visits = PromptHistory(np.arange(PROMPTS, dtype=np.uint64)), MomentSamples.none()
-    order = np.concatenate([rng.permutation(PROMPTS) for _ in range(1 + STEPS * BLOCK // PROMPTS)])
-    probs, values = [], []
-    for step, rows in enumerate(order[: STEPS * BLOCK].reshape(STEPS, BLOCK)):
-        candidates = history.candidates(rows, step)
-        draw = level.at_chosen_rate(visits).draw(candidates, rng)
-        probs.append(draw.prob_N)
-        values.append(rate_P[rows] * (1 - rate_P[rows]))
-        kept = rows[draw.keep_N.numpy()]
-        right_QG = torch.from_numpy(rng.random((len(kept), SIZE)) < rate_P[kept][:, None]).double()
-        rewards, signal_Q, tokens_N = Rewards.of_groups(right_QG), right_QG.std(1), torch.ones(right_QG.numel())
-        if history.observations:
-            visits = visits.after(MomentSamples.of_visits(candidates, draw, rewards, signal_Q, tokens_N))
-        history.update(kept, rewards, signal_Q, tokens_N, step)
-    return efficiency(torch.cat(probs), torch.from_numpy(np.concatenate(values)), torch.ones(STEPS * BLOCK))
+    run = Run.over(PROMPTS, replace(METHODS["dppo"], prompts=level), prompts=BLOCK, half_life=1000.0)
+    for step in range(STEPS):
+        prompts = run.block(step, generations=SIZE)
+        right_QG = rng.random((len(prompts.row_Q), SIZE)) < rate_P[prompts.row_Q][:, None]
+        run.learn(draft_of(run.method, prompts, Rewards.of_groups(torch.from_numpy(right_QG).double())), step)
+        probs.append(prompts.draw.prob_N)
+        values.append(rate_P[prompts.candidates.row_P])
+    rate_N = torch.from_numpy(np.concatenate(values))
+    return efficiency(torch.cat(probs), rate_N * (1 - rate_N), torch.ones(STEPS * BLOCK))
 
 
 def test_a_rate_of_half_at_most_gains_more_than_one_that_goes_far():

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from arrays import candidates_of
 from hypothesis import given
 from hypothesis import strategies as st
 from refusals import refused
@@ -24,7 +25,7 @@ from dppo.pruning import (
     uniform,
 )
 from dppo.rng import Purpose, generator
-from dppo.types import Candidates, Completions
+from dppo.types import Completions
 
 
 def never_the_first(score_N, budget):
@@ -43,16 +44,6 @@ def completions(groups: int = 8, size: int = 8) -> Completions:
         tokens_N=torch.randint(1, 50, (groups * size,), generator=source),
         group_N=torch.arange(groups).repeat_interleave(size),
         live_N=advantage != 0,
-    )
-
-
-def candidates(signal, seen=None, tokens=None) -> Candidates:
-    size = len(signal)
-    return Candidates(
-        row_P=torch.arange(size),
-        signal_P=torch.tensor(signal, dtype=torch.float64),
-        tokens_P=torch.tensor(tokens if tokens else [1.0] * size, dtype=torch.float64),
-        seen_P=torch.tensor(seen if seen else [True] * size, dtype=torch.bool),
     )
 
 
@@ -115,7 +106,7 @@ def test_the_pivotal_draw_takes_its_share_of_each_group_and_sign():
 
 
 def test_a_row_that_can_never_be_kept_is_refused_unless_the_bias_is_declared():
-    rows, block = completions(), candidates([1.0, 2, 3, 4, 5])
+    rows, block = completions(), candidates_of([1.0, 2, 3, 4, 5])
     with refused(DesignError, "1 units", "probability 0"):
         Pruning(rate=0.5, rule=never_the_first).draw(rows, rng())
     with refused(DesignError, "probability 0"):
@@ -137,7 +128,7 @@ def test_a_row_that_can_never_be_kept_is_refused_unless_the_bias_is_declared():
 def test_prompt_counts_are_fixed_whole_and_multiples(signal, unseen, rate, multiple, budget, rule, design):
     seen, total = len(signal), len(signal) + unseen
     tokens = [1.0 + (7 * n) % 11 for n in range(total)]
-    block = candidates(signal + [1.0] * unseen, [True] * seen + [False] * unseen, tokens)
+    block = candidates_of(signal + [1.0] * unseen, seen=[True] * seen + [False] * unseen, tokens=tokens)
     pruning = PromptPruning(rate=rate, floor=0.1, rule=rule, budget=budget, design=design)
     if -(-total // multiple) * multiple > total:
         multiple = 1
@@ -155,7 +146,7 @@ def test_prompt_counts_are_fixed_whole_and_multiples(signal, unseen, rate, multi
 
 
 def test_without_history_every_prompt_is_kept():
-    unseen = candidates([1.0] * 7, [False] * 7)
+    unseen = candidates_of([1.0] * 7, seen=[False] * 7)
     for design in DESIGNS.values():
         draw = PromptPruning(rate=0.9, design=design, rule=never_the_first).draw(unseen, rng())
         assert draw.keep_N.all() and (draw.weight_N == 1).all() and (draw.prob_N == 1).all()
@@ -163,10 +154,10 @@ def test_without_history_every_prompt_is_kept():
 
 def test_counts_that_cannot_be_are_refused():
     with refused(DesignError, 4, 6):
-        PromptPruning(rate=0.1).draw(candidates([1.0] * 6), rng(), multiple=4)
+        PromptPruning(rate=0.1).draw(candidates_of([1.0] * 6), rng(), multiple=4)
     with refused(DesignError, "the block has 6"):
-        PromptPruning(rate=0.0).draw(candidates([1.0] * 6), rng(), multiple=4)
+        PromptPruning(rate=0.0).draw(candidates_of([1.0] * 6), rng(), multiple=4)
     with refused(DesignError, "'poisson'"):
-        PromptPruning(rate=0.5, design=POISSON).draw(candidates([1.0] * 8), rng(), multiple=4)
+        PromptPruning(rate=0.5, design=POISSON).draw(candidates_of([1.0] * 8), rng(), multiple=4)
     with refused(DesignError, "1 of 20"):
-        PromptPruning(rate=0.5).at_total(candidates([1.0] * 20), 1)
+        PromptPruning(rate=0.5).at_total(candidates_of([1.0] * 20), 1)

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from arrays import candidates_of
 from drafts import Run, draft_of
 from refusals import refused
 
@@ -15,7 +16,7 @@ from dppo.methods import METHODS
 from dppo.objective import DAPO_TOKENS, HISTORY_SCALED, AdvantageRule, emphasised
 from dppo.pruning import POISSON, Pruning
 from dppo.step import RolledOut, drawn_block, plan_step
-from dppo.types import Block, Candidates, Draw, Rewards
+from dppo.types import Block, Draw, Rewards
 from dppo.verification.enumerate import every_way
 
 P, ANSWERS = 2, 3
@@ -39,10 +40,8 @@ def gradient_of_the_mean_reward(scale_P=(1.0, 1.0)):
 
 
 def prompts_of(draw: Draw, sizes):
-    ones, kept = torch.ones(P), draw.keep_N
-    candidates = Candidates(row_P=torch.arange(P), signal_P=ones, tokens_P=ones, seen_P=ones.bool())
-    block = drawn_block(Block(candidates=candidates, draw=draw), 2, torch.tensor(sizes)[kept])
-    return replace(block, context=StepContext(expected=EXPECTED).take(kept))
+    block = drawn_block(Block(candidates=candidates_of([1.0] * P), draw=draw), 2, torch.tensor(sizes)[draw.keep_N])
+    return replace(block, context=StepContext(expected=EXPECTED).take(draw.keep_N))
 
 
 ALL = Draw.whole(torch.ones(P).bool())

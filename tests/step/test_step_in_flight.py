@@ -7,13 +7,14 @@ from itertools import permutations, product
 import numpy as np
 import pytest
 import torch
+from arrays import candidates_of
 from prompt_runs import kept_share
 from refusals import refused
 
 from dppo.errors import CheckpointError, ShapeError
 from dppo.step.in_flight import InFlight
 from dppo.step.records import drawn_block
-from dppo.types import Block, Candidates, Draw
+from dppo.types import Block, Draw
 
 PAIRS = {(0, 1): 0.5, (0, 2): 0.3, (1, 2): 0.2}
 """The draws of a block of three, two of which are kept, and their chances."""
@@ -30,8 +31,7 @@ def block(rows, keep, prob=PROB):
     """A block of prompts with a draw that is told."""
     keep_P = torch.tensor([place in keep for place in range(len(rows))])
     prob_P = torch.tensor(prob, dtype=torch.float64)
-    tokens_P, seen_P = torch.full_like(prob_P, 7.0), torch.ones_like(keep_P)
-    found = Candidates(row_P=torch.tensor(rows), signal_P=prob_P / 3, tokens_P=tokens_P, seen_P=seen_P)
+    found = candidates_of([each / 3 for each in prob], tokens=[7.0] * len(rows), rows=rows)
     draw = Draw(keep_N=keep_P, prob_N=prob_P, weight_N=torch.where(keep_P, 1 / prob_P, 0.0))
     return drawn_block(Block(candidates=found, draw=draw), 2)
 
@@ -130,15 +130,9 @@ def test_a_block_that_is_split_gives_each_update_its_part_of_what_was_kept_and_l
     assert taken == [1, 2, 1, 2] and left_out == [1, 5]
 
 
-def one_prompt(row, signal=0.0, tokens=1.0):
-    """A prompt without a history, to take the place of another."""
-    row_P, signal_P, tokens_P = (torch.tensor([value]) for value in (row, signal, tokens))
-    return Candidates(row_P=row_P, signal_P=signal_P, tokens_P=tokens_P, seen_P=torch.tensor([False]))
-
-
 def test_a_replacement_has_the_probability_size_and_place_of_what_verl_dropped():
     ahead = two_blocks((0, 2), (1, 2))
-    changed = ahead.after_replacing(["2"], one_prompt(30, signal=2.0, tokens=9.0), ["30"])
+    changed = ahead.after_replacing(["2"], candidates_of([2.0], tokens=[9.0], seen=[False], rows=[30]), ["30"])
     assert changed.uids == ["0", "30", "11", "12"] and changed.due == ahead.due
     before, after = ahead.flights[1], changed.flights[1]
     assert after == replace(before, uid=after.uid, row=30, signal=2.0, tokens=9.0, seen=False)
@@ -149,7 +143,7 @@ def replaced(ahead, order):
     """Updates of a run in which verl drops row 2 wherever it was asked for, and takes row 12 in its place."""
     if "2" not in ahead.uids:
         return updates(ahead, order)
-    return updates(ahead.after_replacing(["2"], one_prompt(12), ["12"]), order)
+    return updates(ahead.after_replacing(["2"], candidates_of([0.0], seen=[False], rows=[12]), ["12"]), order)
 
 
 def asked_for_anyway(ahead, order):

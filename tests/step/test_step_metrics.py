@@ -4,13 +4,14 @@ from dataclasses import replace
 
 import pytest
 import torch
+from arrays import candidates_of
 from one_step import step_of
 
 from dppo.methods import METHODS
 from dppo.pruning import TokenPruning
 from dppo.rng import step_streams
 from dppo.step import RolledOut, drawn_block, plan_step
-from dppo.types import Block, Candidates, Draw, Rewards
+from dppo.types import Block, Draw, Rewards
 
 GRPO, DPPO = METHODS["grpo"], METHODS["dppo"]
 NAN = float("nan")
@@ -73,9 +74,7 @@ def test_a_step_in_which_chance_rolled_nothing_out_has_metrics():
     """Independent draws of prompts can keep none: what nobody saw is not a number, everything else is 0."""
     draw = Draw(keep_N=torch.zeros(4).bool(), prob_N=torch.full((4,), 0.5), weight_N=torch.zeros(4))
     nothing = Rewards(reward_NF=torch.zeros(0, 2), group_N=torch.zeros(0, dtype=torch.int64))
-    ones = torch.ones(4)
-    candidates = Candidates(row_P=torch.arange(4), signal_P=ones, tokens_P=ones, seen_P=ones.bool())
-    prompts = drawn_block(Block(candidates=candidates, draw=draw), 2)
+    prompts = drawn_block(Block(candidates=candidates_of([1.0] * 4), draw=draw), 2)
     rolled_out = RolledOut(rewards=nothing, tokens_N=torch.zeros(0))
     for name in ("dppo", "dppo_gspo", "cppo", "pods"):
         plan = plan_step(METHODS[name], rolled_out, prompts, streams=step_streams(0, 0), max_tokens=3)
