@@ -59,47 +59,49 @@ def passes_of(live, *, budget, idle=0):
     return max(-(-live // budget), 1) + idle
 
 
-def run_of(fixed, each, *, budget=10_000, idle=0, noise=0.0, base=0.0, live=LIVE, seed=0):
-    """Costs of a run whose passes take ``fixed`` seconds and ``each`` for a token, and its unpruned seconds a step."""
+def run_of(fixed, each, *, budget=10_000, idle=0, noise=0.0, live=LIVE, seed=0):
+    """Costs of a run whose passes take ``fixed`` seconds and ``each`` for a token."""
     rng = generator(seed, Purpose.CHECK)
     costs, whole = TokenCosts().after(spent(), 1, 1), passes_of(500, budget=budget)
     for tokens in live:
         passes = passes_of(tokens, budget=budget, idle=idle)
-        seconds = (base + fixed * passes + each * tokens) * (1 + noise * rng.standard_normal())
+        seconds = (fixed * passes + each * tokens) * (1 + noise * rng.standard_normal())
         found = Spent(generating=5.0, training=seconds, trained=Passes(passes, tokens, whole, 500, 1))
         costs = costs.after(found, GENERATED, tokens)
     return costs
 
 
-def saved_share(costs, live=LIVE, budget=10_000, idle=0):
+def of_run(**options):
+    """Passes of a run and those without pruning; idle ones are run in both."""
+    passes, unpruned = sum(passes_of(n, **options) for n in LIVE), len(LIVE) * passes_of(500, **options)
+    return Passes(passes, sum(LIVE), unpruned, 500 * len(LIVE))
+
+
+def saved_share(costs, found):
     """The share of the seconds of passes that is printed as saved, and that of a twin that books all on tokens."""
-    passes = sum(passes_of(n, budget=budget, idle=idle) for n in live)
-    unpruned = len(live) * passes_of(500, budget=budget, idle=idle)
-    found = Passes(passes, sum(live), unpruned, 500 * len(live))
     saved, seconds = costs.saved(0.0, Passes(), found), costs.training.seconds
     by_tokens = seconds / found.tokens * (found.unpruned_tokens - found.tokens)
     return saved / (seconds + saved), by_tokens / (seconds + by_tokens)
 
 
-def truth(fixed, each, *, budget, idle=0):
-    """Share of the seconds that pruning saved, by the rule that made them; idle passes are run in both."""
-    done = sum(fixed * passes_of(n, budget=budget, idle=idle) + each * n for n in LIVE)
-    whole = len(LIVE) * (fixed * passes_of(500, budget=budget, idle=idle) + each * 500)
-    return 1 - done / whole
+def truth(fixed, each, found):
+    """Share of the seconds that pruning saved, by the rule that made them."""
+    whole = fixed * found.unpruned_passes + each * found.unpruned_tokens
+    return 1 - (fixed * found.passes + each * found.tokens) / whole
 
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("budget", [10_000, 500, 250, 120, 60, 40])
 def test_what_is_printed_as_saved_is_what_was_saved_whatever_the_budget(budget, seed):
-    costs = run_of(0.2, 0.005, budget=budget, noise=0.05, seed=seed)
-    printed, _ = saved_share(costs, budget=budget)
-    assert printed == pytest.approx(truth(0.2, 0.005, budget=budget), abs=0.05)
+    found = of_run(budget=budget)
+    printed, _ = saved_share(run_of(0.2, 0.005, budget=budget, noise=0.05, seed=seed), found)
+    assert printed == pytest.approx(truth(0.2, 0.005, found), abs=0.05)
 
 
 def test_all_seconds_booked_on_tokens_miss_the_truth_where_passes_are_idle():
     """Accumulation 32 as it was: one pass holds something, and 31 are run for nothing, pruned or not."""
-    costs, right = run_of(0.07, 0.0024, idle=31), truth(0.07, 0.0024, budget=10_000, idle=31)
-    printed, twin = saved_share(costs, idle=31)
+    found = of_run(budget=10_000, idle=31)
+    right, (printed, twin) = truth(0.07, 0.0024, found), saved_share(run_of(0.07, 0.0024, idle=31), found)
     assert right == pytest.approx(0.29, abs=0.01) and printed == pytest.approx(right, abs=0.05)
     assert twin == pytest.approx(0.84, abs=0.01), "the wrong twin: 84% of the seconds, where 29% were saved"
 
