@@ -11,7 +11,7 @@ from tiny_runs import CONFIG, SHORT, alike, first_half_reward, length_reward, lo
 from trl import TrlParser
 from trl_recorder_runs import lines, make
 
-from dppo.costs import MEASURED_GENERATIONS, PassCosts, Passes, TokenCosts
+from dppo.costs import MEASURED_GENERATIONS, PassCosts, Passes, Spent, TokenCosts
 from dppo.errors import ConfigError, DataError
 from dppo.files import sealed, unsealed
 from dppo.methods import METHODS
@@ -21,6 +21,7 @@ from dppo.moment_samples import OtherTerms
 from dppo.pruning import COMPLETION_AUTO, PROMPT_AUTO, Auto, MomentSamples, TokenPruning
 from dppo.pruning.tokens import TOKEN_AUTO
 from dppo.trl import DPPOConfig, DPPOTrainer
+from dppo.trl.checkpoints.files import OUR_STATE
 from dppo.trl.grpo.lines import describe_steps
 from dppo.trl.grpo.savings import CostMeter, trained_tokens
 from dppo.trl.metrics import PhaseClock
@@ -45,12 +46,7 @@ def test_both_levels_choose_up_to_a_rate():
     asked = DPPOConfig(**CONFIG, **BOTH, prune_floor=0.2).build_method().completions
     assert (asked.rate, asked.floor, asked.least) == (0.6, 0.2, None), "a floor that is asked for is that of all"
     assert asked.fixed().floor == 0.2, "and of every rate that may be chosen"
-    alone = {"prompt_prune_rate": "auto", "completion_prune_rate": 0.0, "prune_floor": 0.4}
-    asked = DPPOConfig(**CONFIG, **alone).build_method().prompts
-    assert (asked.rate, asked.floor, asked.fixed().floor) == (pytest.approx(0.2), 0.4, pytest.approx(0.4))
     assert method.biases() == ()
-    plain = DPPOConfig(**CONFIG, prompt_prune_rate="0.25").build_method()
-    assert plain.prompts.rate == 0.25 and plain.prompts.auto is None
 
 
 # A run: four of eight problems have groups of differing rewards, and four a step are candidates.
@@ -64,6 +60,22 @@ def trained(path, folder, resume=None, **options):
     return trainer
 
 
+def steps_of(folder):
+    """Records of optimizer steps."""
+    return [record for record in lines(folder, "metrics.jsonl") if "loss" in record]
+
+
+def resumed_without(path, folder, checkpoint, lose, **options):
+    """A run from a checkpoint of which ``lose`` has changed the session."""
+    file = checkpoint / OUR_STATE
+    state = json.loads(file.read_text())
+    session = unsealed(state["session"])
+    lose(session)
+    file.write_text(json.dumps(state | {"session": sealed(session)}))
+    with warned(OUR_STATE):
+        return trained(path, folder, resume=str(checkpoint), **options)
+
+
 def test_a_run_chooses_says_so_and_resumes_bit_for_bit(eager, tiny_path, tmp_path, capsys):
     """The wrong twin: a checkpoint that has lost what prompts gave goes on without pruning."""
     trained(tiny_path, tmp_path / "a")
@@ -72,7 +84,7 @@ def test_a_run_chooses_says_so_and_resumes_bit_for_bit(eager, tiny_path, tmp_pat
     assert "completion_prune_rate: auto dropped " in said[2]
     assert "prompt_prune_rate: auto dropped " in said[3] and "dropped none" not in said[3]
 
-    records = [record for record in lines(tmp_path / "a", "metrics.jsonl") if "loss" in record]
+    records = steps_of(tmp_path / "a")
     kept = [record["prune/prompts_kept_share"] for record in records]
     assert kept[:4] == [1.0] * 4 and kept[4] < 1.0, "two steps of visits make eight"
     assert sum(share < 1.0 for share in kept[4:]) >= 3
@@ -83,16 +95,11 @@ def test_a_run_chooses_says_so_and_resumes_bit_for_bit(eager, tiny_path, tmp_pat
     for stop in (3, 6):
         trained(tiny_path, tmp_path / str(stop), resume=str(tmp_path / "a" / f"checkpoint-{stop}"))
         assert alike(tmp_path / "a", tmp_path / str(stop)), stop
-    file = tmp_path / "a" / "checkpoint-6" / "dppo_state.json"
-    state = json.loads(file.read_text())
-    session = unsealed(state["session"])
-    session["source"]["visits"] = MomentSamples.none().saved()
-    state["session"] = sealed(session)
-    file.write_text(json.dumps(state))
-    with warned("dppo_state.json"):
-        trained(tiny_path, tmp_path / "lost", resume=str(tmp_path / "a" / "checkpoint-6"))
-    lost = [record for record in lines(tmp_path / "lost", "metrics.jsonl") if "loss" in record]
-    assert [record["prune/prompts_kept_share"] for record in lost[-2:]] == [1.0, 1.0] != kept[-2:]
+    no_visits = MomentSamples.none().saved()
+    checkpoint = tmp_path / "a" / "checkpoint-6"
+    resumed_without(tiny_path, tmp_path / "lost", checkpoint, lambda saved: saved["source"].update(visits=no_visits))
+    lost = [record["prune/prompts_kept_share"] for record in steps_of(tmp_path / "lost")]
+    assert lost[-2:] == [1.0, 1.0] != kept[-2:]
 
 
 def test_where_auto_drops_nothing_a_run_is_that_of_plain_grpo_bit_for_bit(eager, tiny_path, tmp_path):
@@ -108,6 +115,16 @@ def test_where_auto_drops_nothing_a_run_is_that_of_plain_grpo_bit_for_bit(eager,
 
 
 # The cost of a rollout: read from a clock in the first generations, on one process, and never again.
+
+
+def test_a_process_takes_the_seconds_that_the_first_one_measured():
+    """Here it is the second of two; ``test_trl_savings.py`` has the first, and all sums."""
+    of_first = torch.tensor([[4.0, 1.0, 1.0, 7.0, *[0.0] * 10]])
+    group = SimpleNamespace(device="cpu", gather=lambda here: torch.cat([of_first, here]))
+    clock = PhaseClock()
+    meter = CostMeter(clock, group, SimpleNamespace(run=(Work(), Work())))
+    clock.total["rollout"] += 1000.0
+    assert meter.spent() == Spent(4.0, 1.0, 1.0, 7.0)
 
 
 def test_tokens_are_counted_in_each_optimizer_step_that_trains_on_them():
@@ -166,20 +183,15 @@ def test_a_resumed_run_takes_its_checkpoints_costs_and_not_the_clocks(stop, step
     seconds_of(monkeypatch, 1e-3)
     resumed = trained(tiny_path, tmp_path / "b", resume=str(tmp_path / "a" / f"checkpoint-{stop}"), **options)
     assert resumed.session.costs.rollout_cost == dear.rollout_cost == resumed.method.completions.auto.rollout_cost
-    assert torch.equal(*(parameters(trainer.model) for trainer in (whole, resumed)))
+    assert alike(tmp_path / "a", tmp_path / "b")
     fresh = trained(tiny_path, tmp_path / "c", **options)
     assert fresh.session.costs.rollout_cost < 1.0
 
 
-def parameters(model):
-    return torch.cat([each.detach().flatten() for each in model.parameters()])
-
-
 def test_a_checkpoint_that_leaves_nothing_to_measure_says_so(tiny_path, tmp_path, capsys):
+    options = dict(prompt_prune_rate=0.0, max_steps=4, rollout_cost=None)
     for steps, told in ((1, True), (3, False)):
-        trained(
-            tiny_path, tmp_path / str(steps), prompt_prune_rate=0.0, max_steps=4, save_steps=steps, rollout_cost=None
-        )
+        trained(tiny_path, tmp_path / str(steps), save_steps=steps, **options)
         assert capsys.readouterr().out.count("fixes rollout_cost: 1 for the run") == told
 
 
@@ -189,20 +201,16 @@ def test_a_checkpoint_that_leaves_nothing_to_measure_says_so(tiny_path, tmp_path
 def test_the_weight_of_a_kl_term_is_learned_logged_and_resumed(tiny_path, tmp_path):
     options = dict(beta=0.5, max_steps=6, save_steps=3, prompt_prune_rate=0.0)
     whole = trained(tiny_path, tmp_path / "a", **options)
-    known = [record["prune/other_terms"] for record in lines(tmp_path / "a", "metrics.jsonl") if "loss" in record]
+    known = [record["prune/other_terms"] for record in steps_of(tmp_path / "a")]
     assert known[0] == 0.0, "the policy is its reference"
     assert known[-1] > 0.0 and known[-1] == whole.session.others.advantage
-    resumed = trained(tiny_path, tmp_path / "b", resume=str(tmp_path / "a" / "checkpoint-3"), **options)
+    checkpoint = tmp_path / "a" / "checkpoint-3"
+    resumed = trained(tiny_path, tmp_path / "b", resume=str(checkpoint), **options)
     assert resumed.session.others == whole.session.others
-    assert torch.equal(*(parameters(each.model) for each in (whole, resumed)))
-    file = tmp_path / "a" / "checkpoint-3" / "dppo_state.json"
-    state = json.loads(file.read_text())
-    assert state["session"]["others"]["unit"] > 0
-    state["session"] = sealed(unsealed(state["session"]) | {"others": asdict(OtherTerms())})
-    file.write_text(json.dumps(state))
-    with warned("dppo_state.json"):
-        forgetful = trained(tiny_path, tmp_path / "c", resume=str(file.parent), **options)
-    assert forgetful.session.others != whole.session.others, "the wrong twin"
+    assert alike(tmp_path / "a", tmp_path / "b")
+    nothing = asdict(OtherTerms())
+    lost = resumed_without(tiny_path, tmp_path / "c", checkpoint, lambda saved: saved.update(others=nothing), **options)
+    assert lost.session.others != whole.session.others, "the wrong twin"
 
 
 # Pass rates of a column.
@@ -225,7 +233,6 @@ def test_a_column_of_pass_rates_prunes_the_first_generation(tiny_path, tmp_path)
 @pytest.mark.parametrize(
     ("options", "late"),
     [
-        ({"prompt_prune_rate": "auto"}, "none is pruned in the first one"),
         ({"prompt_prune_rate": 0.5}, "none is pruned in the first one"),
         ({"method": "dppo_history", "num_generations": 1}, "the first generation has no gradient"),
     ],
