@@ -35,8 +35,8 @@ def half_flat(prompts, completions, **_):
     return [reward if len(prompt.split()) % 2 else 1.0 for prompt, reward in zip(prompts, rewards, strict=True)]
 
 
-# One optimizer step a generation: an epoch is 2.5 blocks of 4 prompts, so step 3 is in epoch 1, in mid-block.
-# Two steps a generation and two passes: steps 2, 3 and 5 are in the middle of a generation.
+# An epoch is 2.5 blocks of 4 prompts: with a step for each generation, step 3 is in epoch 1, in mid-block.
 TWO_PASSES = {"steps_per_generation": 2, "num_iterations": 2, "per_device_train_batch_size": 8}
+"""Two steps for each generation, and two passes: steps 2, 3 and 5 are in the middle of a generation."""
 ROUNDS = dict(method="dapo", loss_type="dapo", accept_bias=True, reward=half_flat)
 ROUNDS |= dict(prompt_prune_rate=0.0, completion_prune_rate=0.0, per_device_train_batch_size=3 * GENERATIONS)

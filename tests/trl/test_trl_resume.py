@@ -3,13 +3,13 @@
 import contextlib
 import json
 import signal
-from dataclasses import replace
 
 import dpo_runs
 import pytest
 import sft_runs
 import torch
 from cases import parameters
+from refusals import warned
 from resumed_runs import ROUNDS, SAVED, STEPS, TWO_PASSES, trainer
 from safetensors.torch import load_file, save_file
 from tiny_runs import Stop, StopAfter, alike, length_reward, logged, problems, processes, scripted
@@ -23,44 +23,33 @@ from dppo.trl.checkpoints.resume import load_saved_weights
 CASES = {
     "plain": ({}, (3, 5)),
     "two passes": (TWO_PASSES, (2, 5)),
+    "rounds": (ROUNDS, (3,)),
+    "tokens": (
+        {"token_prune_rate": 0.4, "head_prune_rate": 0.3, "loss_type": "dr_grpo", "rollout": scripted} | TWO_PASSES,
+        (3,),
+    ),
+}
+SLOW = {
     "parts of generations": (
         {"steps_per_generation": 4, "gradient_accumulation_steps": 3, "per_device_train_batch_size": 8},
         (2, 5),
     ),
     "fill": ({"prompt_mode": "fill"}, (3,)),
     "pass rates in the data": ({"prompt_prior": {"column": "solve_rate", "completions": 4}}, (1, 3)),
-    "accumulated": ({"per_device_train_batch_size": 4, "gradient_accumulation_steps": 4}, (3,)),
     # What is expected of a prompt, and the size of its group, come from the checkpoint.
     "groups of one": (
         {"method": "dppo_history", "num_generations": 1, "per_device_train_batch_size": 4, "prompt_prune_rate": 0.0},
         (3,),
     ),
     "sizes by history": ({"method": "dppo_history_sizes", "prompt_prune_rate": 0.0}, (3,)),
-    "rounds": (ROUNDS, (3,)),
     "rounds, two passes": (ROUNDS | TWO_PASSES | {"per_device_train_batch_size": 6}, (1,)),
-    "tokens": (
-        {"token_prune_rate": 0.4, "head_prune_rate": 0.3, "loss_type": "dr_grpo", "rollout": scripted} | TWO_PASSES,
-        (3,),
-    ),
 }
 
 
-SLOW = (
-    "parts of generations",
-    "pass rates in the data",
-    "fill",
-    "accumulated",
-    "groups of one",
-    "sizes by history",
-    "rounds, two passes",
-)
-
-
-@pytest.mark.parametrize("case", parameters(CASES, SLOW))
+@pytest.mark.parametrize("case", parameters(CASES | SLOW, SLOW))
 def test_resumed_equals_uninterrupted(case, tiny_path, tmp_path):
-    options, stops = case
-    """From every checkpoint of a run left alone, which is what a stopped run leaves: the killed process shows that."""
-    straight = []
+    """From checkpoints of a run left alone, which are those that a stopped run leaves: the killed process shows it."""
+    (options, stops), straight = case, []
     first = trainer(tiny_path, tmp_path / "a", seen=straight, **options)
     first.train()
     assert first.method.rounds is None or max(logged(first, "rollout/rounds")) > 1, "the run has several rounds"
@@ -100,12 +89,8 @@ def test_a_mixture_of_experts_on_rows(runs, tiny_path, tmp_path):
 
 def test_a_file_without_some_weights_is_refused(tiny_path, tmp_path):
     path = saved(mixture(), tiny_path, tmp_path / "model")
-    kept = {
-        name: value
-        for name, value in load_file(tmp_path / "model" / "model.safetensors").items()
-        if "q_proj" not in name
-    }
-    save_file(kept, tmp_path / "model" / "model.safetensors", {"format": "pt"})
+    file = tmp_path / "model" / "model.safetensors"
+    save_file({name: value for name, value in load_file(file).items() if "q_proj" not in name}, file, {"format": "pt"})
     with pytest.raises(ValueError, match=r"has no weights model\.layers\.0\.self_attn\.q_proj"):
         load_saved_weights(mixture(), path)
 
@@ -162,28 +147,21 @@ def test_a_killed_run_goes_on_bit_for_bit(kind, ranks, tiny_path, tmp_path):
     assert min(row[share] for row in logs if share in row and row["step"] < 6) < 1, "pruned before it was killed"
 
 
-def test_resuming_under_another_schedule_rolls_out_again(tiny_path, tmp_path):
-    options = {"steps_per_generation": 4, "gradient_accumulation_steps": 2, "per_device_train_batch_size": 4}
-    with pytest.raises(Stop):
-        trainer(tiny_path, tmp_path, seen=[], callbacks=[StopAfter(1)], **options).train()
-    seen, options = [], options | {"gradient_accumulation_steps": 1}
-    resumed = trainer(tiny_path, tmp_path, seen=seen, max_steps=5, **options)
-    with pytest.warns(UserWarning, match="gradient_accumulation_steps: 2 -> 1"):
-        resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
-    assert resumed.state.global_step == 5 and len(seen) == 1
-
-
-@pytest.mark.parametrize("change", [{"loss_type": "dapo"}, {"entropy_coef": 0.5}], ids=["loss", "bonus"])
-def test_a_generation_made_for_another_loss_is_rolled_out_again(change, tiny_path, tmp_path):
+@pytest.mark.parametrize(
+    "change",
+    [{"loss_type": "dapo"}, {"entropy_coef": 0.5}, {"gradient_accumulation_steps": 2}],
+    ids=["loss", "bonus", "schedule"],
+)
+def test_a_generation_made_for_another_step_is_rolled_out_again(change, tiny_path, tmp_path):
     """Its denominator, and which completions are in it, are the loss's: the wrong twin's step was 7 times too long."""
     options = {"steps_per_generation": 2, "per_device_train_batch_size": 8, "loss_type": "grpo", "max_steps": 4}
     trainer(tiny_path, tmp_path, seen=[], **options).train()
     for asked, seen in (({}, []), (change, [])):
         made = trainer(tiny_path, tmp_path / "b", seen=seen, **options | asked)
         checkpoint = str(tmp_path / "checkpoint-3")
-        with pytest.warns(UserWarning, match="rolled out again") if asked else contextlib.nullcontext():
+        with warned(*change, "rolled out again") if asked else contextlib.nullcontext():
             made.train(resume_from_checkpoint=checkpoint)
-        assert bool(seen) == bool(asked)
+        assert bool(seen) == bool(asked) and made.state.global_step == 4
 
 
 def test_a_checkpoint_cut_off_while_being_written_is_passed_over(tmp_path):
@@ -215,12 +193,3 @@ def test_trl_alone_replays_the_first_epoch(tiny_path, tmp_path):
     straight = run(tmp_path / "a")
     run(tmp_path / "b", stop=3)
     assert run(tmp_path / "b", resume=str(tmp_path / "b" / "checkpoint-3")) != straight[3:]
-
-
-@pytest.mark.parametrize("step", [2, 3])
-def test_a_generation_in_use_is_among_what_was_saved_once(step, tiny_path, tmp_path):
-    runs = [trainer(tiny_path, tmp_path / name, seen=[], **TWO_PASSES) for name in ("whole", "again")]
-    runs[0].train()
-    runs[1].train(resume_from_checkpoint=str(tmp_path / "whole" / f"checkpoint-{step}"))
-    whole, again = (replace(run.savings, seconds=0.0) for run in runs)
-    assert again == whole
