@@ -20,7 +20,7 @@ from dppo.settings import NO_TRACE, OwnSettings
 from dppo.trl import DPPOConfig, DPPODPOConfig, DPPOSFTConfig
 from dppo.trl.checkpoints import state
 from dppo.trl.grpo.lines import describe_steps
-from dppo.trl.grpo.objective import SETTINGS, fields_of
+from dppo.trl.grpo.objective import fields_of
 from dppo.trl.served import RANGES
 
 OWN = [name for name, method in METHODS.items() if method.fixes]
@@ -71,6 +71,12 @@ class TestFilledIn:
             else:
                 assert mine == own, part
 
+    def test_rates_that_are_left_out_are_the_methods(self):
+        wanted = {"grpo": (0.0, 0.0), "dppo": (0.0, "auto"), "pods": (0.0, 0.5), "infobatch": (0.5, 0.0)}
+        for name, rates in wanted.items():
+            config = configured(method=name)
+            assert (config.prompt_prune_rate, config.completion_prune_rate) == rates, name
+
     def test_gdpo_is_a_field_of_trl_or_a_name(self):
         """The gradient is TRL's: ``test_trl_contract.py``."""
         by_field = configured(multi_objective_aggregation="normalize_then_sum")
@@ -80,12 +86,12 @@ class TestFilledIn:
 
     @pytest.mark.parametrize("name", OWN)
     def test_another_objective_than_the_methods_names_both(self, name):
-        own = {field: value for field, value in fields_of(METHODS[name]).items() if field in SETTINGS}
         others = {
             "loss_type": ("dr_grpo", "grpo"),
             "importance_sampling_level": ("token", "sequence"),
             "scale_rewards": ("batch", "group"),
         }
+        own = fields_of(METHODS[name])
         for field in own.keys() & others.keys():
             value = own[field]
             other = next(choice for choice in others[field] if choice != value)
@@ -94,26 +100,20 @@ class TestFilledIn:
             any_objective = re.findall(r"method: (\w+)\.", str(error.value))[-1]
             assert configured(method=any_objective, **{field: other}), "the advice works"
 
-    @pytest.mark.parametrize("setting", [{"epsilon": 0.1}, {"sapo_temperature_pos": 2.0}, {"vespo_k_neg": 1.0}])
-    def test_a_loss_of_ones_own_refuses_constants_that_it_does_not_read(self, setting):
-        ((field, value),) = setting.items()
+    @pytest.mark.parametrize(("field", "value"), [("epsilon", 0.1), ("delta", 2.0), ("vespo_k_neg", 1.0)])
+    def test_a_loss_of_ones_own_refuses_constants_that_it_does_not_read(self, field, value):
         with refused(ConfigError, "brings its own token loss", f"{field}={value}"):
-            configured(method="divergence_ppo_tv", **setting)
+            configured(method="divergence_ppo_tv", **{field: value})
 
     @pytest.mark.parametrize(
-        ("name", "setting"),
-        [
-            ("grpo", {"completion_score": "uniform"}),
-            ("cppo", {"prune_floor": 0.1}),
-            ("greso", {"prune_schedule": "fade"}),
-        ],
+        ("name", "field", "value"),
+        [("grpo", "completion_score", "uniform"), ("cppo", "prune_floor", 0.1), ("greso", "prune_schedule", "fade")],
     )
-    def test_settings_that_a_method_does_not_read_are_named(self, name, setting):
-        ((field, value),) = setting.items()
+    def test_settings_that_a_method_does_not_read_are_named(self, name, field, value):
         with refused(ConfigError, f"method='{name}'", f"{field}={value!r}", f"Leave {field} out"):
-            configured(method=name, **setting)
+            configured(method=name, **{field: value})
         if name == "cppo":
-            assert configured(method=name, prompt_prune_rate=0.5, **setting), "prompts are drawn"
+            assert configured(method=name, prompt_prune_rate=0.5, **{field: value}), "prompts are drawn"
 
 
 class TestOneBias:
@@ -123,6 +123,7 @@ class TestOneBias:
         ("options", "reasons"),
         [
             ({}, []),
+            ({"prompt_prune_rate": 0.3}, []),  # token means are divided by the tokens that history expects
             ({"prompt_prune_rate": 0.5, "scale_rewards": "batch"}, ["of the batch"]),
             ({"prompt_prune_rate": 0.5, "loss_type": "grpo", "num_iterations": 2}, ["several optimizer steps"]),
             ({"loss_type": "grpo", "router_aux_loss_coef": 0.1}, ["router loss"]),
@@ -137,13 +138,6 @@ class TestOneBias:
         lines = describe_steps(config, method, prompts_in_dataset=None)
         assert [line for line in lines if line.startswith("biased")] == [f"biased: {reason}" for reason in found]
         assert ("gradient BIASED" in lines[0]) == bool(found)
-
-    def test_at_default_losses_pruned_prompts_are_unbiased(self):
-        """Token means are divided by the tokens that history expects."""
-        pruned = {"prompt_prune_rate": 0.3}
-        lines = describe_steps(config := configured(**pruned), config.build_method(), prompts_in_dataset=None)
-        assert "gradient unbiased" in lines[0]
-        assert METHODS["dppo_dapo"].with_rates(prompt=0.3, completion=0.5).biases() == ()
 
     def test_a_model_with_a_router_loss_brings_its_bias_along(self):
         """What is planned and proved before there is a trainer says what the trainer says."""

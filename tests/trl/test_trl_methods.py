@@ -3,30 +3,16 @@
 from types import SimpleNamespace
 
 import torch
-from tiny_runs import CONFIG, GENERATIONS, length_reward, logged, problems, relative_difference, scripted
+from tiny_runs import GENERATIONS, length_reward, logged, problems, relative_difference, scripted
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl_gradients import dppo_run, trl_run
 
 from dppo.methods import METHODS
-from dppo.trl import DPPOConfig
-
-
-def settings(name, **options):
-    return {"method": name} | ({} if METHODS[name].fixes else {"loss_type": "grpo"}) | options
 
 
 def run(name, path, tmp_path, **options):
-    return dppo_run(path, tmp_path, **settings(name, accept_bias=True, **options))
-
-
-def test_rates_are_the_methods_own_unless_given():
-    wanted = {"grpo": (0.0, 0.0), "dppo": (0.0, "auto"), "pods": (0.0, 0.5), "infobatch": (0.5, 0.0)}
-    for name, rates in wanted.items():
-        config = DPPOConfig(**CONFIG, **settings(name, accept_bias=True))
-        assert (config.prompt_prune_rate, config.completion_prune_rate) == rates, name
-
-
-# PODS against stock TRL.
+    given = {"method": name} | ({} if METHODS[name].fixes else {"loss_type": "grpo"})
+    return dppo_run(path, tmp_path, **given, accept_bias=True, **options)
 
 
 def pods_by_hand(prompts, completions, **_):
@@ -52,18 +38,12 @@ def test_pods_is_stock_trl_on_the_groups_that_are_left(tiny_path, tmp_path):
     assert relative_difference(whole[0], twice) > 1e-2
 
 
-# Schedules and the advantage transform.
-
-
 def test_pruning_stops_for_the_last_part_of_a_run(tiny_path, tmp_path):
     options = dict(max_steps=4, prompt_prune_rate=0.5, prune_schedule="stop", prune_until=0.5)
     _, trainer = run("dppo", tiny_path, tmp_path, completion_prune_rate=0.5, **options)
     assert logged(trainer, "prune/prompts_kept_share") == [1.0, 0.5, 1.0, 1.0]
     shares = zip(logged(trainer, "prune/kept_share"), logged(trainer, "prune/live_share"), strict=True)
     assert [kept < live for kept, live in shares] == [True, True, False, False]
-
-
-# Divergence PPO goes by the policy that sampled.
 
 
 def divergence_by_hand(path):
