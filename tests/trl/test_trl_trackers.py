@@ -1,4 +1,4 @@
-"""What pruning saved, and what it kept, in the trackers that are installed, through TRL's own log."""
+"""What a run tells others: trackers, through TRL's own log, its last lines, and the card of its model."""
 
 import json
 import sqlite3
@@ -74,3 +74,14 @@ def test_a_plain_script_ends_with_what_was_pruned_and_saved(tiny_path, tmp_path,
     assert "completions were not trained on" in pruned and "not drawn" in pruned and "prompts" not in pruned
     assert saved.startswith(f"dppo | saved: {trainer.savings.metrics(trainer.session.costs)['saved/share']:.0%}, about")
     assert more.startswith("dppo | completions: completion_prune_rate: 0.5 ") and 0 < last["saved/share"] < 1
+
+
+def test_the_card_of_a_saved_model_names_method_rates_biases_and_paper(tiny_path, tmp_path):
+    trainer, _ = make(tiny_path, tmp_path, recorded=False, max_steps=1)
+    trainer.save_model()
+    card = (tmp_path / "README.md").read_text()
+    assert card.count("## How it was trained: dppo") == 1 and "- dppo" in card
+    assert f"| method | `{trainer.method.name}` |" in card and f"| paper | {trainer.method.paper} |" in card
+    assert f"| completions pruned | {trainer.method.completions.rate:.0%} of those with a gradient |" in card
+    trainer.save_model(str(tmp_path / "elsewhere"))
+    assert not (tmp_path / "elsewhere" / "README.md").exists()
