@@ -10,9 +10,9 @@ import pytest
 import torch
 from refusals import refused
 from sft_runs import made, solutions, trained
-from tiny_runs import relative_difference, scripted
+from tiny_runs import CONFIG, relative_difference, scripted
 from trl import DPOTrainer, GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
-from trl_gradients import TOLERANCE, dppo_run, gradients
+from trl_gradients import TOLERANCE, gradients
 
 from dppo.errors import ConfigError
 from dppo.trl import DPPOConfig, DPPODPOConfig, DPPODPOTrainer, DPPOSFTConfig, DPPOSFTTrainer, DPPOTrainer
@@ -51,37 +51,33 @@ class SingleTurn:
         return output["completion_ids"], None
 
 
-GRPO = dict(completion_prune_rate=0.0, method="grpo")
+def mixed(*kinds):
+    """A user's own class of these."""
+    return type("Mine", kinds, {"__module__": __name__})
+
+
+class Ignored(DPPOTrainer):
+    """The wrong twin: rewards as TRL calculated them, and not what the subclass made of them."""
+
+    def _calculate_rewards(self, *args):
+        self.before = super()._calculate_rewards(*args)
+        return self.before
+
+    def roll_out(self, examples, **options):
+        return replace(super().roll_out(examples, **options), reward_NF=self.before)
 
 
 @pytest.mark.parametrize("mixin", [Rewards, SingleTurn])
 def test_an_override_that_is_served_moves_the_gradient_as_trls(mixin, tiny_path, tmp_path):
-    own = {} if mixin is Rewards else {"rollout": None}
-    theirs = type("Theirs", (mixin, GRPOTrainer), {"__module__": __name__})
-    mine = type("Mine", (mixin, DPPOTrainer), {"__module__": __name__})
-    (wanted,), _ = gradients(theirs, GRPOConfig, tiny_path, tmp_path, **own)
-    (found,), _ = gradients(mine, DPPOConfig, tiny_path, tmp_path, **GRPO, **own)
-    (plain,), _ = dppo_run(tiny_path, tmp_path, **GRPO)
-    assert relative_difference(found, wanted) < TOLERANCE
-    assert mixin is SingleTurn or relative_difference(found, plain) > 0.01
+    def first_gradient(base, config=DPPOConfig, **options):
+        options |= {} if mixin is Rewards else {"rollout": None}
+        return gradients(mixed(mixin, base), config, tiny_path, tmp_path, **options)[0][0]
 
-
-def test_rewards_of_before_the_override_would_be_seen(tiny_path, tmp_path):
-    """The wrong twin: what TRL calculated, and not what the subclass made of it."""
-
-    class Ignored(DPPOTrainer):
-        def _calculate_rewards(self, *args):
-            self.before = super()._calculate_rewards(*args)
-            return self.before
-
-        def roll_out(self, examples, **options):
-            return replace(super().roll_out(examples, **options), reward_NF=self.before)
-
-    theirs = type("Theirs", (Rewards, GRPOTrainer), {"__module__": __name__})
-    mine = type("Mine", (Rewards, Ignored), {"__module__": __name__})
-    (wanted,), _ = gradients(theirs, GRPOConfig, tiny_path, tmp_path)
-    (found,), _ = gradients(mine, DPPOConfig, tiny_path, tmp_path, **GRPO)
-    assert relative_difference(found, wanted) > 0.01
+    wanted = first_gradient(GRPOTrainer, GRPOConfig)
+    unpruned = dict(completion_prune_rate=0.0, method="grpo")
+    assert relative_difference(first_gradient(DPPOTrainer, **unpruned), wanted) < TOLERANCE
+    if mixin is Rewards:
+        assert relative_difference(first_gradient(Ignored, **unpruned), wanted) > 0.01
 
 
 class Shorter:
@@ -107,8 +103,7 @@ def test_one_of_a_trainer_on_rows_too(base, mixin, tiny_path, tmp_path):
     ours, config, stock_config = (DPPOSFTTrainer, DPPOSFTConfig, SFTConfig) if sft else of_pairs
 
     def first_gradient(kinds, config, folder, **more):
-        kind = type("Kind", kinds, {"__module__": __name__})
-        make = partial(made if sft else dpo_runs.compared, kind, config)
+        make = partial(made if sft else dpo_runs.compared, mixed(*kinds), config)
         return trained(make, tiny_path, tmp_path / folder, max_steps=1, **more)[0][0]
 
     wanted = first_gradient((mixin, base), stock_config, "stock")
@@ -118,25 +113,26 @@ def test_one_of_a_trainer_on_rows_too(base, mixin, tiny_path, tmp_path):
     assert relative_difference(found, plain) > 0.01
 
 
-OURS = {"GRPOTrainer": DPPOTrainer, "SFTTrainer": DPPOSFTTrainer, "DPOTrainer": DPPODPOTrainer}
+OURS = {
+    "GRPOTrainer": (DPPOTrainer, DPPOConfig),
+    "SFTTrainer": (DPPOSFTTrainer, DPPOSFTConfig),
+    "DPOTrainer": (DPPODPOTrainer, DPPODPOConfig),
+}
 ALL_REFUSED = [(name, method) for name, methods in REFUSED.items() for method in methods]
 
 
 @pytest.mark.parametrize(("name", "method"), ALL_REFUSED)
 @pytest.mark.parametrize("as_mixin", [False, True], ids=["subclass", "mixin of TRL's"])
-def test_an_override_that_would_be_ignored_is_refused(name, method, as_mixin, tmp_path):
+def test_an_override_that_would_be_ignored_is_refused(name, method, as_mixin):
     def own(self, *args, **kwargs):
         raise AssertionError("nothing is trained")
 
-    kind = type("Mine", (TRLS[name] if as_mixin else OURS[name],), {method: own, "__module__": __name__})
-    if as_mixin:
-        kind = type("Diamond", (OURS[name], kind), {"__module__": __name__})
-    settings = {"GRPOTrainer": DPPOConfig, "SFTTrainer": DPPOSFTConfig, "DPOTrainer": DPPODPOConfig}
-    options = {"output_dir": str(tmp_path), "use_cpu": True, "bf16": False, "report_to": []}
-    with refused(
-        ConfigError, f"Mine.{method}", *{"Override", "Set", "Put", "Change"} & set(REFUSED[name][method].split())
-    ):
-        kind(model="never loaded", args=settings[name](**options), train_dataset=solutions())
+    ours, config = OURS[name]
+    kind = type("Mine", (TRLS[name] if as_mixin else ours,), {method: own, "__module__": __name__})
+    kind = mixed(ours, kind) if as_mixin else kind
+    instead = {"Override", "Set", "Put", "Change"} & set(REFUSED[name][method].split())
+    with refused(ConfigError, f"Mine.{method}", *instead):
+        kind(model="never loaded", args=config(**CONFIG), train_dataset=solutions())
 
 
 def test_a_step_that_is_read_as_trls_batch_says_what_it_is(tiny_path, tmp_path):
