@@ -74,22 +74,18 @@ def test_a_reward_that_fails_is_on_record(ours, tiny_path, tmp_path):
     assert record["seconds"] == recorder.totals()["total/seconds"] > 0
 
 
-def full_after(writes, monkeypatch):
-    """The disk takes so many writes and half of the next one."""
+def test_a_full_disk_ends_the_record_and_not_the_run(tiny_path, tmp_path, monkeypatch):
+    """The disk takes three writes and half of the next one."""
     done, append = [0], recorder_module.append_lines
 
     def write(path, records, **options):
         done[0] += 1
         append(path, records, **options)
-        if done[0] > writes:
+        if done[0] > 3:
             path.write_bytes(path.read_bytes()[:-20])
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(recorder_module, "append_lines", write)
-
-
-def test_a_full_disk_ends_the_record_and_not_the_run(tiny_path, tmp_path, monkeypatch):
-    full_after(3, monkeypatch)
     trainer, recorder = make(tiny_path, tmp_path)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -31,8 +31,8 @@ from dppo.trl.layouts import RowLayout
 class Engine:
     """Stands in for TRL's ``VLLMGeneration``: scripted completions, an engine of some precision, and a day to die."""
 
-    broken = None
-    dtype, dies_in, error = torch.float32, None, RuntimeError("EngineCore encountered an issue.\nSee stack trace.")
+    dtype, broken, dies_in = torch.float32, None, None
+    error = RuntimeError("EngineCore encountered an issue.\nSee stack trace.")
 
     def __init__(self, *, processing_class, mode, **options):
         self.tokenizer, self.asked = processing_class, []
@@ -172,33 +172,24 @@ def test_with_several_draws_only_later_ones_need_the_old_pass(engine, passes, ti
     assert all(each["ratio"] is not None for each in passes if each["gradient"])
 
 
-NO_MEMORY = ValueError("Free memory on device (2.1/79.2 GiB) on startup is less than desired\nGPU memory utilization.")
-NO_SERVER = ConnectionError("The vLLM server can't be reached at http://gpu7:8000 after 240 seconds.")
-COLOCATED = "vllm_mode: colocate: vLLM could not start in the trainer's process"
+def test_a_server_that_is_not_there_is_one_line(engine, tiny_path, tmp_path):
+    address = "http://gpu7:8000"
+    engine.broken = ConnectionError(f"The vLLM server can't be reached at {address} after\n240 seconds.")
+    cause = f"ConnectionError: The vLLM server can't be reached at {address} after 240 seconds."
+    with refused(EngineError, cause, f"used at {address}", "vllm serve ", "use_vllm: false") as caught:
+        run(tiny_path, tmp_path, vllm_mode="server", vllm_server_base_url=address)
+    assert "\n" not in str(caught.value) and caught.value.__cause__ is engine.broken
 
 
-@pytest.mark.parametrize(
-    ("broken", "options", "named"),
-    [
-        (NO_MEMORY, {"vllm_gpu_memory_utilization": 0.35}, (COLOCATED, "vllm_gpu_memory_utilization: 0.35")),
-        (NO_SERVER, {"vllm_mode": "server", "vllm_server_base_url": "http://gpu7:8000"}, ("gpu7:8000", "vllm serve ")),
-    ],
-)
-def test_an_engine_that_does_not_start_is_one_line(broken, options, named, engine, tiny_path, tmp_path):
-    engine.broken = broken
-    cause = " ".join(f"{type(broken).__name__}: {broken}".split())
-    with refused(EngineError, *named, cause, "use_vllm: false") as caught:
-        run(tiny_path, tmp_path, **options)
-    assert "\n" not in str(caught.value) and caught.value.__cause__ is broken
-
-
-def test_the_command_says_it_without_a_traceback_and_exits_with_2(engine, tiny_path, tmp_path, capsys):
-    engine.broken = NO_MEMORY
-    words = f"--dataset_name embedded --model_name_or_path {tiny_path} --use_cpu true --bf16 false "
-    words += "--num_generations 4 --per_device_train_batch_size 16 --max_completion_length 8 --use_vllm"
+def test_the_command_says_that_vllm_did_not_start_and_exits_with_2(engine, tiny_path, tmp_path, capsys):
+    engine.broken = ValueError("Free memory on device (2.1/79.2 GiB) is less than desired\nGPU memory utilization.")
+    words = f"--dataset_name embedded --model_name_or_path {tiny_path} --use_cpu true --bf16 false --use_vllm "
+    words += "--num_generations 4 --per_device_train_batch_size 16 --max_completion_length 8 "
+    words += "--vllm_gpu_memory_utilization 0.35"
     assert main(["train", *words.split(), "--output_dir", str(tmp_path / "out")]) == 2
     (said,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("dppo train: ")]
-    assert COLOCATED in said and said.endswith("use_vllm: false")
+    assert "vllm_mode: colocate: vLLM could not start in the trainer's process (ValueError: Free memory" in said
+    assert "vllm_gpu_memory_utilization: 0.35" in said and said.endswith("use_vllm: false")
 
 
 @pytest.fixture(scope="module")
