@@ -44,16 +44,17 @@ def test_a_recorder_that_draws_from_the_global_generator_would_show(tiny_path, t
 
 
 @TRAINERS
-def test_totals_are_those_of_the_rollouts(ours, tiny_path, tmp_path):
+def test_totals_are_those_of_the_rollouts_and_the_run_file_says_what_was_run(ours, tiny_path, tmp_path):
     """Counted a second time, where completions are made and where the draws are logged."""
-    made = []
+    made, states = [], []
 
     def rollouts(prompts, trainer):
         output = scripted(prompts, trainer)
         made.append([len(ids) for ids in output["completion_ids"]])
+        states.append(run_file(tmp_path)["status"])
         return output
 
-    trainer, recorder = make(tiny_path, tmp_path, ours=ours)
+    trainer, recorder = make(tiny_path, tmp_path, ours=ours, hub_token="secret")
     trainer.rollout_func = rollouts
     trainer.train()
     totals = recorder.totals()
@@ -70,6 +71,16 @@ def test_totals_are_those_of_the_rollouts(ours, tiny_path, tmp_path):
     assert {"time/rollout", "time/reward", "time/forward_backward", "time/optimizer"} <= phases
     assert sum(r[name] for r in steps for name in phases) <= totals["total/seconds"]
     assert all(r["rows/sequence_tokens"] <= r["rows/padded_tokens"] and r["rows/forwards"] >= 1 for r in steps)
+
+    record = run_file(tmp_path)
+    assert set(states) == {"running"} and record["status"] == "finished" and record["error"] is None
+    assert record["format"] == 1 and record["method"] == ("dppo" if ours else "trl") and record["seed"] == 3
+    assert record["biased"] == [] and record["paper"].startswith("arXiv:")
+    assert record["updates"] == 3 and record["seconds"] == totals["total/seconds"]
+    assert record["task"] == {"model": tiny_path, "dataset": "Dataset", "prompts": ROWS}
+    assert record["config"]["learning_rate"] == 1e-2 and "weight_decay" not in record["config"]
+    assert "secret" not in (tmp_path / "run.json").read_text()
+    assert {"processor", "versions", "commit"} <= record["environment"].keys()
 
 
 def test_prompts_are_recorded_with_what_was_drawn_and_rewarded(tiny_path, tmp_path):
@@ -90,28 +101,6 @@ def test_prompts_are_recorded_with_what_was_drawn_and_rewarded(tiny_path, tmp_pa
         for row, keep, rewards, tokens in zip(*columns, strict=True):
             assert list(zip(rewards, tokens, strict=True)) == (seen[record["step"], row] if keep else [])
     assert not all(all(record["rolled_out"]) for record in records), "and some were not rolled out"
-
-
-@TRAINERS
-def test_run_file_says_what_was_run(ours, tiny_path, tmp_path):
-    trainer, recorder = make(tiny_path, tmp_path, ours=ours, hub_token="secret")
-    states = []
-
-    class Look(TrainerCallback):
-        def on_step_end(self, args, state, control, **kwargs):
-            states.append(run_file(tmp_path))
-
-    trainer.add_callback(Look())
-    trainer.train()
-    record = run_file(tmp_path)
-    assert [state["status"] for state in states] == ["running"] * 3 and record["status"] == "finished"
-    assert record["format"] == 1 and record["method"] == ("dppo" if ours else "trl") and record["seed"] == 3
-    assert record["biased"] == [] and record["paper"].startswith("arXiv:") and record["error"] is None
-    assert record["updates"] == 3 and record["seconds"] == recorder.totals()["total/seconds"]
-    assert record["task"] == {"model": tiny_path, "dataset": "Dataset", "prompts": ROWS}
-    assert record["config"]["learning_rate"] == 1e-2 and "weight_decay" not in record["config"]
-    assert "secret" not in (tmp_path / "run.json").read_text()
-    assert {"processor", "versions", "commit"} <= record["environment"].keys()
 
 
 def test_evaluation_and_saving_are_not_training(tiny_path, tmp_path, monkeypatch):
