@@ -75,13 +75,13 @@ def rewards_of_none(scene: Scene) -> dict:
     return words(scene, reward_funcs=[scene.watched(sometimes), scene.watched(at_first)])
 
 
-def logging_rewards(scene: Scene, **given) -> dict:
+def logging_rewards(scene: Scene) -> dict:
     def telling(completion_ids, log_extra, log_metric, **_):
         log_extra("first id", [ids[0] for ids in completion_ids])
         log_metric("tokens", float(sum(map(len, completion_ids))))
         return ids_reward(completion_ids)
 
-    return words(scene, reward_funcs=scene.watched(telling), **given)
+    return words(scene, reward_funcs=scene.watched(telling))
 
 
 def optimizer_given(scene: Scene) -> dict:

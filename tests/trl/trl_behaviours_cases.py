@@ -33,7 +33,6 @@ CONFIG = SHORT | dict(
     max_steps=2,
     beta=0.1,  # so that completions without an advantage are forwarded too, and entropies are of all completions
     shuffle_dataset=False,
-    gradient_checkpointing=False,
 )
 
 
@@ -60,15 +59,13 @@ class Scene:
 
 
 Build = Callable[[Scene], dict[str, Any]]
-"""A trainer's arguments; ``config`` holds what goes into its configuration, ``prepare`` and ``after`` are called with
-the trainer, and ``more`` is passed by position."""
+"""Arguments of a trainer. ``config`` is for its configuration, ``prepare`` is called with it, ``more`` by position."""
 
 
 @dataclass(kw_only=True)
 class Run:
     """What came out of a run."""
 
-    trainer: Any
     scene: Scene
     weights: dict[str, Tensor]  # trainable, at the end
     logs: list[dict[str, Any]]
@@ -82,7 +79,7 @@ class Run:
 def start(trainer_class: type, build: Build, scene: Scene, **train: Any) -> Run:
     """Train a scene."""
     given = dict(model=scene.words, reward_funcs=scene.watched(ids_reward), rollout_func=scripted) | build(scene)
-    prepare, after = given.pop("prepare", None), given.pop("after", None)
+    prepare = given.pop("prepare", None)
     settings = CONFIG | {"output_dir": str(scene.folder)} | given.pop("config", {})
     ours = issubclass(trainer_class, DPPOTrainer)
     config = DPPOConfig(completion_prune_rate=0.0, **settings) if ours else GRPOConfig(**settings)
@@ -91,10 +88,7 @@ def start(trainer_class: type, build: Build, scene: Scene, **train: Any) -> Run:
     if prepare:
         prepare(trainer)
     trainer.train(**train)
-    if after:
-        after(trainer)
     return Run(
-        trainer=trainer,
         scene=scene,
         weights={name: p.detach().clone() for name, p in trainer.model.named_parameters() if p.requires_grad},
         logs=trainer.state.log_history,
@@ -123,10 +117,10 @@ def differences(stock: Run, ours: Run, allowed: Mapping[str, str] = {}) -> list[
 
 
 def same(value: Any, other: Any) -> bool:
-    """Whether two metrics are equal but for rounding."""
-    if isinstance(value, (int, float)) and isinstance(other, (int, float)) and not math.isnan(value):
-        return abs(value - other) <= max(ABSOLUTE, RELATIVE * abs(value))
-    return value == other or (value != value and other != other)
+    """True if two metrics are equal but for rounding, or both NaN."""
+    if isinstance(value, (int, float)) and isinstance(other, (int, float)):
+        return math.isclose(value, other, rel_tol=RELATIVE, abs_tol=ABSOLUTE) or (value != value and other != other)
+    return value == other
 
 
 def save_models(words: str, folder: Path) -> dict[str, str]:
