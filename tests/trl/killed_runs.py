@@ -25,18 +25,12 @@ def steady(prompts, completions, answer, **_):
     return [float(place % 2) if int(number) < 4 else 1.0 for place, number in enumerate(answer)]
 
 
-AUTO = dict(prompt_prune_rate="auto", reward=steady, prompts=8)
-"""Rollouts are sampled, and prompts pruned as their visits say."""
-
-
-def eager_auto():
-    """Prompts are pruned from eight visits on."""
+def auto(path, folder, **own):
+    """Rollouts are sampled, and prompts pruned from eight visits on."""
     method_settings.RATES["prompt_prune_rate"] = Auto(fewest=8, least_gain=1.0)
-
-
-def auto(path, folder, **options):
     size = 16 // int(os.environ.get("WORLD_SIZE", "1"))
-    return trainer(path, folder, seen=[], per_device_train_batch_size=size, **AUTO, **options)
+    settings = dict(per_device_train_batch_size=size, prompt_prune_rate="auto", reward=steady, prompts=8)
+    return trainer(path, folder, seen=[], **settings, **own)
 
 
 KINDS = {
@@ -59,7 +53,6 @@ class Killed(TrainerCallback):
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    eager_auto()
     kind, path, folder, step = sys.argv[1:]
     found = latest_checkpoint(folder)
     made = KINDS[kind](path, folder, callbacks=[Killed(int(step))])
