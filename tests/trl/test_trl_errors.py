@@ -1,6 +1,7 @@
 """Bad input gets a clear error and loses nothing."""
 
 import threading
+from importlib import import_module
 
 import pytest
 import torch
@@ -177,26 +178,13 @@ def test_a_newer_trl_is_decided_by_its_methods(monkeypatch, experimental):
             check_trl_version(version, experimental=experimental)
 
 
-class Plain:
-    def one(self):
-        return 1
-
-
-class Commented:
-    def one(self):
-        # which one it is
-
-        return 1
-
-
-class Other:
-    def one(self):
-        return 2
-
-
-def test_comments_and_blank_lines_are_no_change():
-    plain = fingerprint(Plain.one)
-    assert plain == fingerprint(Commented.one) != fingerprint(Other.one)
+def test_comments_and_blank_lines_are_no_change(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    found = {}
+    for name, body in {"plain": "return 1", "commented": "# a number\n\n    return 1", "other": "return 2"}.items():
+        (tmp_path / f"{name}_body.py").write_text(f"def one():\n    {body}\n")
+        found[name] = fingerprint(import_module(f"{name}_body").one)
+    assert found["plain"] == found["commented"] != found["other"]
 
 
 def test_the_fingerprints_are_of_the_installed_trl(tmp_path, monkeypatch):
