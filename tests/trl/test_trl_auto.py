@@ -25,6 +25,7 @@ from dppo.trl.checkpoints.files import OUR_STATE
 from dppo.trl.grpo.lines import describe_steps
 from dppo.trl.grpo.savings import CostMeter, trained_tokens
 from dppo.trl.metrics import PhaseClock
+from dppo.types import Work
 
 BOTH = {"prompt_prune_rate": "auto", "completion_prune_rate": "auto"}
 STEPS = 8
