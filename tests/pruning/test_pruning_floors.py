@@ -8,7 +8,7 @@ import torch
 from pruning_enumeration import mean_weight
 from refusals import refused
 
-from dppo.errors import ConfigError
+from dppo.errors import ConfigError, DesignError
 from dppo.moment_samples import OtherTerms
 from dppo.pruning import (
     PIVOTAL,
@@ -113,3 +113,5 @@ def test_impossible_floors_are_refused():
         Pruning(rate=0.5, least=1.5)
     with refused(ConfigError, "least=0.3"):
         Budget(rate=0.5, floor=0.2, least=0.3)
+    with refused(DesignError, "floor=0.6", "rate=0.5 keeps", "floor=0.25"):  # also where some may be below the floor
+        Budget(rate=0.5, floor=0.6, least=0.1)

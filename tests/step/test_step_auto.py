@@ -89,7 +89,8 @@ def test_other_terms_and_costs_outlive_a_checkpoint_and_a_damaged_state_is_refus
         with refused(CheckpointError, "damaged", "checksum"):
             session().load(tmp_path, state | wrong)
         session().load(tmp_path, sealed(unsealed(state) | wrong))  # the wrong twin, without a checksum, sees nothing
-    for wrong in ({"costs": {}}, {"others": {"squares": 1.0}}):
+    by_name = {"products": [0.0] * 10, "unpruned": [0.0, 0.0]}  # as the versions before wrote it
+    for wrong in ({"costs": {}}, {"costs": state["costs"] | {"training": by_name}}, {"others": {"squares": 1.0}}):
         with refused(CheckpointError, "another version"):
             session().load(tmp_path, sealed(unsealed(state) | wrong))
 

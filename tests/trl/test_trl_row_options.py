@@ -16,7 +16,7 @@ from tiny_runs import WORDS, logged
 from transformers import AutoTokenizer
 
 from dppo.errors import ConfigError, DataError, OutOfMemoryError
-from dppo.trl import DPPOSFTTrainer, DPPOTrainer
+from dppo.trl import DPPOSFTConfig, DPPOSFTTrainer, DPPOTrainer
 from dppo.trl.layouts import RowLayout
 
 TURNS = (
@@ -130,6 +130,8 @@ def test_datasets_of_which_nothing_is_left_say_why(tiny_path, tmp_path):
         ours(tiny_path, tmp_path, data=DatasetDict(test=solutions()))
     with refused(ConfigError, "list", "Dataset.from_list"):
         ours(tiny_path, tmp_path, data=[{"text": "w1"}])
+    with refused(ConfigError, "`train_dataset` is required", "Dataset.from_list"):
+        DPPOSFTTrainer(model=tiny_path, args=DPPOSFTConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False))
 
 
 @pytest.mark.parametrize(("make", "what"), [(ours, "one completion"), (dpo.ours, "one prompt with its answers")])
