@@ -43,7 +43,7 @@ class Session:
         seed: of all draws of completions, >= 0.
         generations: G, completions of a prompt, or their mean where sizes follow history.
         max_tokens: longest completion allowed, for denominators that count it.
-        passes: optimizer steps that train on one rollout.
+        passes: passes over one rollout, and the optimizer steps of each.
         rollout_cost: cost of a generated token over that of a trained one, >= 0; None to measure it.
     """
 
@@ -65,7 +65,7 @@ class Session:
         self.samples: MomentSamples | None = None
         """Completions with a gradient of the last steps, from which a rate is chosen; None before the first."""
         self.others: OtherTerms = NO_OTHERS
-        """Weight of the KL term and the entropy bonus in completions that were kept."""
+        """Size of the gradients of the KL term and the entropy bonus in completions that were kept."""
         self.costs = TokenCosts()
         self.in_flight: InFlight | None = None
         """Prompts requested ahead of the update that trains on them, by ``InFlight.after_block``; None without any."""

@@ -193,7 +193,7 @@ class Candidates(Columns):
     signal_P: Tensor
     """(P,) expected gradient signal of the prompt's group, >= 0, any unit."""
     tokens_P: Tensor
-    """(P,) expected completion tokens of the group, > 0."""
+    """(P,) expected tokens of a completion of the prompt, > 0."""
     seen_P: Tensor
     """(P,) bool, False for a prompt that was never rolled out: it is always kept."""
 

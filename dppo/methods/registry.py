@@ -1,4 +1,7 @@
-"""Every method by its name: what ``method:`` in a configuration and ``dppo compare --methods`` accept."""
+"""Every method by its name: what ``method:`` in a configuration and ``dppo compare --methods`` accept.
+
+To add an objective, import it, and name it in ``_OBJECTIVES`` and in the pairs of ``PAIRS`` that use it.
+"""
 
 from dppo.methods.a_star_po import A_STAR_PO
 from dppo.methods.cppo import CPPO, CPPO_TRL, CPPO_TRL_LOSS, CPPO_VERL, CPPO_VERL_LOSS

@@ -271,9 +271,9 @@ def bound(part: Callable[..., Tensor]) -> tuple[Callable[..., Tensor], dict[str,
     return function, defaults | given
 
 
-def _either(first: Tensor, yes: float, no: float, like: Tensor) -> Tensor:
+def _either(condition: Tensor, yes: float, no: float, like: Tensor) -> Tensor:
     # torch.where of two numbers has the default dtype, which rounds them where a loss is computed in float64.
-    return torch.where(first, like.new_tensor(yes), like.new_tensor(no))
+    return torch.where(condition, like.new_tensor(yes), like.new_tensor(no))
 
 
 def _masked(value_BT: Tensor, tokens: Tokens) -> Tensor:

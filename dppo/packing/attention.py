@@ -1,4 +1,7 @@
-"""Rows in transformers: a registered attention function, and the reasons why it cannot serve a model."""
+"""Rows in transformers: a registered attention function, and the reasons why it cannot serve a model.
+
+A row has no mask tensor: its ``Segments`` state to which tokens each of its sequences attends.
+"""
 
 from typing import Any
 

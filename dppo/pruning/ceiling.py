@@ -1,4 +1,4 @@
-"""The largest gain that pruning can have, the choice of a rate, and calibration by what was found.
+"""Rates chosen by ``auto``: the largest gain that pruning can have, and its calibration by what was found.
 
 With second moments V and costs c of the units, dropping some by probability costs variance and saves tokens. The best
 probabilities, proportional to ``sqrt(V / c)``, save the factor ``E[V] E[c] / (E sqrt(V c))^2``: the ceiling.

@@ -110,7 +110,7 @@ class InFlight:
         draw = prompts.draw
         records = _records(prompts.candidates, prob=draw.prob_N, weight=draw.weight_N)
         drawn = [Flight(**record, block=len(records)) for record in records]
-        kept, left_out = ([drawn[row] for row in side.nonzero()[:, 0]] for side in (draw.keep_N, ~draw.keep_N))
+        kept, left_out = ([drawn[index] for index in side.nonzero()[:, 0]] for side in (draw.keep_N, ~draw.keep_N))
         if len(kept) < self.updates:
             few = f"{len(kept)} prompts of a block that is split over {self.updates} updates: each needs one"
             raise ShapeError(f"{few}. Draw a multiple: session.prompts(multiple={self.updates}).")
@@ -160,8 +160,8 @@ class InFlight:
         draw = Draw(keep_N=keep_P, prob_N=column("prob"), weight_N=column("weight"))
         size_Q, share_Q = column("size", taken), self.prompts / column("block", taken).double()
         weight_Q = draw.weight_N[keep_P] * share_Q * self.generations / size_Q
-        block, sequences = Block(candidates=Candidates(**found), draw=draw), self.prompts // self.updates
-        return StepPrompts.of(block, weight_Q, sequences * self.generations, size_Q=size_Q)
+        block, prompts = Block(candidates=Candidates(**found), draw=draw), self.prompts // self.updates
+        return StepPrompts.of(block, weight_Q, prompts * self.generations, size_Q=size_Q)
 
     def saved(self, identities: np.ndarray) -> dict[str, Any]:
         """All fields as JSON values, with the hash of each prompt in ``identities`` (rows,), -1 for a row beyond it."""

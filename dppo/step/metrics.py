@@ -15,12 +15,12 @@ def step_metrics(completions: Completions, rewards: Rewards, prompts: StepPrompt
     """Metrics about all candidates, estimated from those rolled out with one over their probability as weight."""
     group_N = completions.group_N
     inverse_Q = prompts.prob_Q.reciprocal()
-    signal_Q = each_group(lambda advantage_QG: (advantage_QG != 0).any(1), group_N, completions.advantage_N)
+    has_signal_Q = each_group(lambda advantage_QG: (advantage_QG != 0).any(1), group_N, completions.advantage_N)
     reward_Q = rewards.mean_Q
     metrics = {
         "candidates/reward": float((inverse_Q * reward_Q).nansum() / inverse_Q[~reward_Q.isnan()].sum()),
-        "candidates/zero_variance_groups": float((inverse_Q * ~signal_Q).sum() / inverse_Q.sum()),
-        "rollout/zero_variance_groups": 1.0 - signal_Q.double().mean().item(),
+        "candidates/zero_variance_groups": float((inverse_Q * ~has_signal_Q).sum() / inverse_Q.sum()),
+        "rollout/zero_variance_groups": 1.0 - has_signal_Q.double().mean().item(),
         "prune/prompts_kept_share": len(prompts.row_Q) / len(prompts.candidates.row_P),
         "prune/largest_prompt_weight": _largest(prompts.draw.weight_N),
         "prune/prompts_with_history": prompts.candidates.seen_P.double().mean().item(),

@@ -73,12 +73,13 @@ class StepPlan(DraftPlan):
     share_UN: Tensor
     """(U, N) bool, the completions that each draw was made among."""
     counted_UN: Tensor
-    """(U, N) float64 completions of each draw's share of the full batch that each stands for, dropped or not."""
+    """(U, N) float64 completions of the full batch that each stands for, by the weight of its prompt, in the optimizer
+    steps whose share it is in, dropped or not; 0 in others."""
     token_draws: tuple[TokenDraw, ...] = ()
     """Tokens of kept completions in each draw; their weights multiply ``weight_UN``. Empty if all are trained on."""
 
     def kept(self, draw: int) -> Tensor:
-        """(R,) int64 completions that an optimizer step trains on."""
+        """(R,) int64 completions that the optimizer step of that number, in [0, U), trains on."""
         return self.weight_UN[draw].nonzero()[:, 0]
 
     @cached_property

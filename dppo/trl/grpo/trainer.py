@@ -156,7 +156,7 @@ class DPPOTrainer(GRPOHooks):
         load_run(self, folder)
 
     def drop_step(self) -> None:
-        """Forget the generation in use too: some of its steps have been taken."""
+        """Drop the generation in use, of which some steps have been taken, and what was added up for the next step."""
         self.in_use: GenerationInUse | None = None
         """The generation that is trained on; None before the first."""
         self._dealt: list[list[MicroBatch]] = []
@@ -251,8 +251,8 @@ class DPPOTrainer(GRPOHooks):
         self.add_metrics(self.session.metrics | plan.metrics)
         if prompts.size_Q is not None:
             self.correct_metric("frac_reward_zero_std", rewards.zero_variance_Q.double().mean().item())
-        learnable, scored = plan.completions.advantage_N.any(), not generated.reward_NF.isnan().all()
-        self._signal_warning.observe(bool(learnable), scored=bool(scored))
+        learnable, rewarded = plan.completions.advantage_N.any(), not generated.reward_NF.isnan().all()
+        self._signal_warning.observe(bool(learnable), scored=bool(rewarded))
         ceilings = self._ceilings.of(self.method.at(share_done(self.state)), plan, self.session.visits)
         for line in [*self.session.messages(), *ceilings]:
             self.accelerator.print(f"dppo | {line}")
@@ -296,6 +296,7 @@ class DPPOTrainer(GRPOHooks):
             scale = whole.sizes.denominator / max(whole.sizes.tokens, 1.0)
             metrics.add_others(other_terms(self.method, tokens, batch.loss_weight, entropy, entropy_scale=scale))
         loss = self.session.loss(tokens, batch.loss_weight, whole.sizes, entropy_BT=entropy, router_loss=router)
-        # Gradients are averaged over ranks and added over calls; the denominator spans the whole generation.
-        part = self.current_gradient_accumulation_steps / (self.args.steps_per_generation or 1)
-        return loss * (self.accelerator.num_processes / part)
+        # Gradients are averaged over ranks and added over calls. The denominator is that of a whole generation, and an
+        # optimizer step trains on a share of it.
+        share = self.current_gradient_accumulation_steps / (self.args.steps_per_generation or 1)
+        return loss * (self.accelerator.num_processes / share)
