@@ -31,6 +31,9 @@ class NamedFields:
         raise_problems(cls.__name__, problems)
         return super().__new__(cls)
 
+    def _refuse(self, problems: list[str]) -> None:
+        raise_problems(type(self).__name__, problems)
+
 
 def is_number(value: Any) -> TypeGuard[int | float]:
     """True if a value of a file or a setting is a number; booleans are not."""

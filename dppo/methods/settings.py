@@ -150,11 +150,12 @@ def _unread_problems(args: Any, base: Method) -> list[str]:
     level, prunes = base.drawn if prunes_anything(base) else None, prunes_anything(base)
     by_cost = level is not None and stated(level.rule).spends_budget
     any_level = prunes and (level is not None or args.prompt_prune_rate)
+    floors = all(stated(rule).by_moments for rule in (base.tokens.cut_rule, base.tokens.head_rule))
     unread = {
         "completion_score": args.completion_score != AUTO and level is None,
         "completion_budget": args.completion_budget == "tokens" and not by_cost,
         "sampling_design": args.sampling_design != PIVOTAL.name and not any_level,
-        "prune_floor": args.prune_floor is not None and not (any_level and base.tokens.reads_floor),
+        "prune_floor": args.prune_floor is not None and not (any_level and floors),
         "prune_schedule": args.prune_schedule != AUTO and not prunes,
     }
     why = f"method={args.method!r} {'ranks completions by a rule of its own' if prunes else 'prunes nothing'}"

@@ -102,9 +102,6 @@ def check_rows(model: Any, *, temperature: float, kernel: Kernel) -> LayoutCheck
         # In half precision a model rounds its logits and a float32 head does not: no matter of the layout.
         return _log_probs(model, prompts, completions, None if half else temperature)[0]
 
-    def one_at_a_time() -> Tensor:
-        return torch.cat([padded([p], [c]) for p, c in zip(prompts, completions, strict=True)])
-
     with _evaluating(model):
         wanted_NT, wanted = _with_embedding_gradient(model, padded)
 
@@ -116,7 +113,7 @@ def check_rows(model: Any, *, temperature: float, kernel: Kernel) -> LayoutCheck
 
         logp, gradient = difference(rows)
         control = difference(partial(padded, prompts[2:] + prompts[:2]))
-        noise = [difference(one_at_a_time)]
+        noise = [difference(lambda: torch.cat([padded([p], [c]) for p, c in zip(prompts, completions, strict=True)]))]
         for seed in range(NUDGES):
             with _nudged(model, seed):
                 noise.append(difference(padded))

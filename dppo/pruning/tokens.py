@@ -231,11 +231,6 @@ class TokenPruning:
         return any(bool(rate) and stated(rule).by_moments for rate, rule in rules)
 
     @property
-    def reads_floor(self) -> bool:
-        """True if both rules keep to the floors."""
-        return all(stated(rule).by_moments for rule in (self.cut_rule, self.head_rule))
-
-    @property
     def active(self) -> bool:
         """True if tokens of a kept completion may be left out."""
         return bool(self.rate or self.head_rate)

@@ -28,16 +28,8 @@ if TYPE_CHECKING:
     from dppo.trl.async_grpo.config import DPPOAsyncConfig
     from dppo.trl.async_grpo.trainer import DPPOAsyncTrainer
 
-__all__ = [
-    "DPPOAsyncConfig",
-    "DPPOAsyncTrainer",
-    "DPPOConfig",
-    "DPPODPOConfig",
-    "DPPODPOTrainer",
-    "DPPOSFTConfig",
-    "DPPOSFTTrainer",
-    "DPPOTrainer",
-]
+__all__ = ["DPPOAsyncConfig", "DPPOAsyncTrainer", "DPPOConfig", "DPPODPOConfig", "DPPODPOTrainer", "DPPOSFTConfig"]
+__all__ += ["DPPOSFTTrainer", "DPPOTrainer"]
 
 
 def __getattr__(name: str) -> Any:

@@ -7,7 +7,6 @@ from typing import Any, cast
 
 from trl.experimental.async_grpo.async_grpo_config import AsyncGRPOConfig
 
-from dppo.errors import raise_problems
 from dppo.methods import Method
 from dppo.methods import settings as checks
 from dppo.methods.from_settings import pruned, with_rollout_cost
@@ -77,9 +76,6 @@ class DPPOAsyncConfig(NamedFields, AsyncSettings, AsyncGRPOConfig):
         if own := checks.own_objective(base):
             here = "TRL's asynchronous trainer has clipped ratios and advantages by the deviation in a group"
             yield f"method={self.method!r} has an objective of its own ({', '.join(own)}): {here}. Write method: dppo."
-
-    def _refuse(self, problems: list[str]) -> None:
-        raise_problems(type(self).__name__, problems)
 
 
 cast(Any, DPPOAsyncConfig).__doc__ = described(DPPOAsyncConfig, AsyncSettings)

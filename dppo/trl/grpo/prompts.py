@@ -22,8 +22,6 @@ from dppo.rewards import identities
 from dppo.step import PromptSource
 from dppo.trl.checkpoints.state import fingerprint
 
-EPOCHS_REMEMBERED = 3
-"""Default half-life of the prompt history."""
 MEASURED_PROMPTS = 256
 """Prompts whose tokens are counted before training: the longest."""
 ROWS_HASHED = 2**14
@@ -63,7 +61,7 @@ def stream_and_history(
     if "prompt" in dataset.column_names and not environment:
         check_prompts(prompts_of(dataset))
     content = with_pictures(dataset) if "prompt" in dataset.column_names else dataset
-    half_life = args.history_half_life or EPOCHS_REMEMBERED * len(dataset) / prompts
+    half_life = args.history_half_life or 3 * len(dataset) / prompts  # three epochs
     return stream, PromptHistory(identities(content), half_life=half_life)
 
 
@@ -94,7 +92,8 @@ def check_lengths(dataset: Dataset, tokenizer: Any, config: Any, most_completed:
     positions = int((getattr(text, "max_position_embeddings", None) or 0) * (scaled.get("factor") or 1))
     if not positions or "prompt" not in dataset.column_names:
         return
-    texts = ((_text_of(prompt), row) for row, prompt in enumerate(prompts_of(dataset)))
+    words = (" ".join(part.get("text") or "" for part in _parts(prompt)) for prompt in prompts_of(dataset))
+    texts = ((text, row) for row, text in enumerate(words))
     longest = nlargest(MEASURED_PROMPTS, texts, key=lambda each: len(each[0]))
     # No token is shorter than a byte, of which a character has up to 4.
     long = [(len(tokenizer(text)["input_ids"]), row) for text, row in longest if 4 * len(text) >= positions]
@@ -112,10 +111,6 @@ def _parts(prompt: Any) -> list[dict[str, Any]]:
     contents = [prompt] if isinstance(prompt, str) else [message.get("content") or "" for message in prompt]
     lists = [each if isinstance(each, list) else [{"text": each}] for each in contents]
     return [part for parts in lists for part in parts if isinstance(part, dict)]
-
-
-def _text_of(prompt: Any) -> str:
-    return " ".join(part.get("text") or "" for part in _parts(prompt))
 
 
 def prompts_of(dataset: Dataset) -> Iterator[Any]:

@@ -69,9 +69,6 @@ class RowConfig(NamedFields, RowSettings):
             self._refuse(settle(self, own, {"row_prune_rate": own.rows.rate, "row_score": own.score}))
         self._refuse(bias_problems(self, self.build_method(own).biases))
 
-    def _refuse(self, problems: list[str]) -> None:
-        raise_problems(type(self).__name__, problems)
-
 
 def check_dataset(dataset: Any, trainer: str, rate: float | None) -> int | None:
     """Number of rows of a training set; None for a stream, whose ``rate`` as given must be 0 or None."""

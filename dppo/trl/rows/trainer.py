@@ -150,7 +150,7 @@ class RowTrainer(TrainingLoop):
             step, epoch = self.state.global_step, int(self.state.epoch or 0)
             draw = self.source.draw(rows.row_N, step=step, epoch=epoch, done=share_done(self.state))
             self.add_metrics(row_metrics(self.source.scores.candidates(rows.row_N), draw))
-            self._count_tokens(int(rows.attended_N[draw.keep_N].sum()))
+            self._add_tokens(int(rows.attended_N[draw.keep_N].sum()))
             batch = self._dealt(draw)
             last = step + 1 >= self.state.max_steps
             # Metrics of tokens cost time, unless the head is TRL's: it computes them in any case.
@@ -244,10 +244,6 @@ class RowTrainer(TrainingLoop):
             self._scores.append((places, score_U.detach()))
         return loss * processes  # gradients are averaged over ranks
 
-    def _count_tokens(self, tokens: int) -> None:
-        self._tokens_counted += tokens
-        self._add_tokens(tokens)
-
     # -- the run and its checkpoints ----------------------------------------------------------------------------
 
     @property
@@ -286,7 +282,7 @@ class RowTrainer(TrainingLoop):
         if (state := read_state(folder, made, trainer=type(self).__name__, without=start)) is None:
             return
         before, self.guard.skipped, tokens = state
-        self._count_tokens(tokens - self._tokens_counted)
+        self._add_tokens(tokens - self._tokens_counted)
         warn_of(changed(before, settings_of(self)), partial(optimizer_effect, new_optimizer=lost))
         if self.table is None or SCORES_FILE in self.lacking:
             return
