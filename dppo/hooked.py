@@ -42,7 +42,6 @@ def write_fingerprints(file: Path) -> None:
 
 
 def _fingerprints(path: str, methods: Iterable[str]) -> dict[str, str]:
-    """Fingerprints of the methods of a class or module in the installed version."""
     try:
         owner = resolve_name(path)
     except (AttributeError, ImportError):

@@ -118,7 +118,6 @@ def sorted_micro_batches(width_NK: Tensor, max_tokens: int) -> list[Tensor]:
 
 
 def _checked(sizes: Sequence[int], capacity: int) -> list[int]:
-    """The sizes as Python integers."""
     if capacity < 1:
         raise ConfigError(f"capacity={capacity} must be at least 1. Write capacity=8192.")
     values = list(map(index, sizes))

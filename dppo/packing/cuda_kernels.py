@@ -146,7 +146,6 @@ def compiled_flex(
 
 @once_per_row
 def block_mask(segments: Segments, window: int | None, device: torch.device) -> Any:
-    """The block mask of ``segments`` for flex attention."""
     lengths = torch.tensor(segments.length_S)
     own_T = torch.arange(len(lengths)).repeat_interleave(lengths)
     trunk_T = torch.tensor(segments.trunk_S).repeat_interleave(lengths)

@@ -20,7 +20,6 @@ class TopOfLive(Ranking):
     """A ranking among completions with a gradient alone."""
 
     def draw(self, completions: Completions, rng: np.random.Generator) -> Draw:
-        """The completions that are kept, without random numbers."""
         unit_R = neighbours(completions)
         draw = super().draw(completions.take(unit_R), rng)
         return scattered(draw, unit_R, len(completions.live_N))

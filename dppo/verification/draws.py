@@ -79,7 +79,6 @@ class Once:
         return self.left_P[:count]
 
     def take(self, count: int) -> Tensor:
-        """Remove and return the next numbers."""
         taken_P, self.left_P = self.left_P[:count], self.left_P[count:]
         return taken_P
 

@@ -133,7 +133,6 @@ class EveryToken(TokenPruning):
     """
 
     def draw(self, moment_NT: Tensor, span_NT: Tensor, rng: np.random.Generator) -> TokenDraw:
-        """As ``TokenPruning.draw``, by a tape."""
         reach_NT, head_NT = self.probabilities(moment_NT, span_NT)
         head_NT = span_NT.double() if head_NT is None else head_NT
         keep_NT = span_NT

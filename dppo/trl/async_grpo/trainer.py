@@ -220,7 +220,6 @@ class DPPOAsyncTrainer(TrainingLoop, AsyncGRPOTrainer):
         write_json(folder / OUR_STATE, state | {"version": self.model_version, "settings": settings_of(self)})
 
     def load_extra(self, folder: Path) -> None:
-        """Read what ``save_extra`` wrote."""
         start = "training goes on from its weights, with an empty prompt history and nothing in flight."
 
         def made(found: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], int, int]:

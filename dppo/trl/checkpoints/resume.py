@@ -88,7 +88,6 @@ def save_reference(trainer: Any, folder: Path) -> None:
 
 
 def load_reference(trainer: Any, folder: Path) -> None:
-    """Read what ``save_reference`` wrote."""
     reference = moved_reference(trainer)
     if reference is not None and (folder / REFERENCE).exists():
         with files.checkpoint_errors(folder, "the reference that sync_ref_model has moved is damaged"):

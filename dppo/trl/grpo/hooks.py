@@ -26,7 +26,6 @@ class GRPOHooks(TrainingLoop, GRPOTrainer):
     """True while completions are rolled out: their log-probabilities are computed later, for those kept."""
 
     def start_loop(self) -> None:
-        """As ``TrainingLoop.start_loop``."""
         if self._is_vlm:
             self._tokenizer.padding_side = "left"  # TRL pads prompts so, and the processor the kinds of their tokens
             if self.args.ddp_find_unused_parameters is None:

@@ -63,7 +63,6 @@ def describe_steps(
 
 
 def _prompts(args: Any, method: Method, block: int) -> str:
-    """Words about the prompts that a generation rolls out."""
     rate, auto, known = method.prompts.rate, method.prompts.auto, args.prompt_prior is not None
     if method.rounds is not None:
         return f"{method.rounds}; a step wants {block} groups of {args.num_generations} completions"

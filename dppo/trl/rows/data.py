@@ -111,7 +111,6 @@ class RowBatch(RankBatch):
 
     @property
     def lengths(self) -> Tensor:
-        """(B,) tokens of each sequence's row."""
         return self.row_tokens_B
 
     @property

@@ -229,7 +229,6 @@ class RowTrainer(TrainingLoop):
             self.add_metrics(metrics)
 
     def _part(self, model: Any, batch: MicroBatch) -> Tensor:
-        """() the loss of a micro-batch."""
         router, rows, processes = self.method.router_coef, self.rows, self.accelerator.num_processes
         scored = self.forwards(model, batch, router=bool(router), metrics=self._of_tokens)
         loss, score_U = self.loss_and_scores(batch, scored, self._share_KB[:, batch.rows])
