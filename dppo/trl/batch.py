@@ -1,7 +1,7 @@
 """A rank's completions of one generation with their weights, and parts of them for one forward pass."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -140,7 +140,8 @@ class RankBatch(Padded):
 
     def save(self, path: Path) -> None:
         """Write every tensor to ``path`` as safetensors."""
-        tensors = {name: value.detach().cpu() for name, value in vars(self).items() if isinstance(value, Tensor)}
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        tensors = {name: value.detach().cpu() for name, value in values.items() if isinstance(value, Tensor)}
         tensors |= {name: torch.tensor(size, dtype=torch.float64) for name, size in self.sizes._asdict().items()}
         tensors |= {} if self.pictures is None else self.pictures.saved()
         # Cloned: the loss mask may be the completion mask itself, and safetensors refuses shared memory.
