@@ -70,6 +70,20 @@ def test_metrics_of_a_step_in_which_every_prompt_was_rolled_out():
     }
 
 
+def test_metrics_of_candidates_count_a_prompt_as_those_it_stands_for():
+    """A prompt kept by chance 1/2 stands for two; means over the prompts kept give other values."""
+    keep_P, prob_P = torch.tensor([True, True, False, True]), torch.tensor([0.5, 0.5, 0.5, 1.0], dtype=torch.float64)
+    draw = Draw(keep_N=keep_P, prob_N=prob_P, weight_N=keep_P / prob_P)
+    prompts = drawn_block(Block(candidates=candidates_of([1.0] * 4), draw=draw), 2)
+    rewards = Rewards(reward_NF=torch.tensor([[1.0], [1], [0], [1], [0], [0]]), group_N=torch.arange(6) // 2)
+    rolled_out = RolledOut(rewards=rewards, tokens_N=torch.ones(6))
+    metrics = plan_step(DPPO, rolled_out, prompts, streams=step_streams(0, 0), max_tokens=3).metrics
+    assert metrics["candidates/reward"] == pytest.approx((2 * 1 + 2 * 0.5 + 0) / 5)
+    assert metrics["candidates/zero_variance_groups"] == pytest.approx((2 + 1) / 5)
+    assert metrics["rollout/zero_variance_groups"] == pytest.approx(2 / 3)
+    assert metrics["prune/prompts_kept_share"] == 0.75
+
+
 def test_a_step_in_which_chance_rolled_nothing_out_has_metrics():
     """Independent draws of prompts can keep none: what nobody saw is not a number, everything else is 0."""
     draw = Draw(keep_N=torch.zeros(4).bool(), prob_N=torch.full((4,), 0.5), weight_N=torch.zeros(4))
