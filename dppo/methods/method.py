@@ -6,7 +6,7 @@ from typing import Any, Literal, get_args
 from torch import Tensor
 
 from dppo.context import StepContext
-from dppo.errors import in_words, raise_problems
+from dppo.errors import ConfigError, in_words, raise_problems
 from dppo.objective import GROUP_SCALED, GRPO_MEAN, AdvantageRule, Normaliser, Statistics
 from dppo.objective.losses import TokenLoss, Tokens, clipped_surrogate, k3, mixes_tokens
 from dppo.pruning import GroupSizes, PromptPruning, Pruning, Rounds, Schedule, Selection, TokenPruning, constant
@@ -234,8 +234,13 @@ class Method(Scheme):
 def combined(objective: Objective, scheme: Scheme, name: str = "") -> Method:
     """The method of an objective and a scheme; its name is by default that of both, ``dppo_gspo`` for example.
 
+    A method is refused as the scheme: it has an objective of its own, which would be lost.
+
     Source: DPPO, arXiv:2603.04135, section 5, on top of GRPO, DAPO and GSPO.
     """
+    if isinstance(scheme, Method):
+        why = f"{scheme.name} is a method, with an objective of its own beside {objective.name}"
+        raise ConfigError(f"{why}. Give its scheme alone: combined(objective, SCHEMES['dppo']).")
     parts: dict[Part, Any] = {part: value for part in PARTS if (value := getattr(objective, part)) is not None}
     own: list[Objective | Scheme] = [] if scheme is UNPRUNED else [scheme]
     if parts or not own:  # an objective without parts adds nothing to a scheme

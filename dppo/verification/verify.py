@@ -5,6 +5,7 @@ from dataclasses import replace
 from itertools import chain
 
 from dppo.environment import one_thread
+from dppo.errors import ConfigError
 from dppo.methods import ALL_TOKENS, Method
 from dppo.packing.attention import unsupported, unwrapped
 from dppo.verification import checks
@@ -26,6 +27,8 @@ def verify(
     check are >= 8: the smallest visible bias falls with their root. ``progress`` is called before each part with a text
     that names it.
     """
+    if not methods:
+        raise ConfigError("no method is given to verify, and at least 1 is needed. Write methods=[METHODS['dppo']].")
     first, count = replace(methods[0], tokens=ALL_TOKENS), len(methods)
     enumerated = checks.enumeration_checks(methods), checks.token_checks(methods), checks.round_checks(methods)
     frequencies = checks.frequency_checks(subject, first, draws, count), checks.token_frequency_checks(draws, count)

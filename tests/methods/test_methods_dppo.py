@@ -3,8 +3,10 @@
 import pytest
 import torch
 from one_step import kept, step_of
+from refusals import refused
 from tiny_policy import DAPO_BY_HAND, GSPO_BY_HAND, at_rates, full_gradient, relative_error
 
+from dppo.errors import ConfigError
 from dppo.methods import METHODS, OBJECTIVES, SCHEMES, combined
 from dppo.pruning import KEPT_MEAN
 
@@ -60,6 +62,12 @@ def test_the_control_is_a_plain_mean_over_what_is_kept():
     assert plan.weight_UN[0][kept(plan)].tolist() == [16 / len(kept(plan))] * len(kept(plan))
     assert torch.equal(plan.prob_UN, step_of(DPPO, RARE, RARE).prob_UN)
     assert method.prompts.weighting is KEPT_MEAN
+
+
+def test_a_method_is_no_scheme():
+    """The wrong twin lost DAPO's loss without a word."""
+    with refused(ConfigError, "dppo_dapo is a method", "beside gspo", "SCHEMES['dppo']"):
+        combined(OBJECTIVES["gspo"], METHODS["dppo_dapo"])
 
 
 @pytest.mark.parametrize("pruning", ["dppo", "dppo_threshold", "infobatch", "pods"])

@@ -264,8 +264,10 @@ def test_each_function_has_its_own_and_missing_rewards_count_in_none():
     weight_F = torch.tensor([2.0, 0.5])
     by_hand = 4 * found.variance_QF[:, 0] + 0.25 * found.variance_QF[:, 1]
     torch.testing.assert_close(found.total_variance_Q(weight_F), by_hand)
+    before = arrays(known)
     with refused(ShapeError, 2, 1):
         learn(known, [0], [[1.0]])
+    assert same(before, arrays(known)), "what is refused leaves no trace"
 
 
 def test_age_gives_way_to_the_prior():

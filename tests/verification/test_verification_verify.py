@@ -3,9 +3,11 @@
 from dataclasses import replace
 
 import pytest
+from refusals import refused
 from trl import GRPOTrainer
 from wrong_weights import DOUBLED
 
+from dppo.errors import ConfigError
 from dppo.methods import METHODS
 from dppo.objective import BATCH_SCALED, CENTRED
 from dppo.pruning import DESIGNS, PIVOTAL, Auto, tokens
@@ -41,6 +43,11 @@ def test_what_is_padded_and_what_was_not_varied_is_named(subject, monkeypatch):
     monkeypatch.setattr("dppo.verification.verify.unsupported", lambda model: "it has sinks")
     found = described(subject, [METHODS["dppo_history_sizes"]])
     assert "it has sinks" in found and "dppo_history_sizes" in found
+
+
+def test_nothing_to_verify_is_refused(subject):
+    with refused(ConfigError, "at least 1", "methods=[METHODS['dppo']]"):
+        verify(subject, [])
 
 
 def test_figures_that_are_not_numbers_fail():
