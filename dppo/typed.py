@@ -31,8 +31,9 @@ class NamedFields:
         raise_problems(cls.__name__, problems)
         return super().__new__(cls)
 
-    def _refuse(self, problems: list[str]) -> None:
-        raise_problems(type(self).__name__, problems)
+    def _refuse(self, *problems: str) -> None:
+        """Raise an error that lists the problems, if there are any, under the name of the class."""
+        raise_problems(type(self).__name__, list(problems))
 
 
 def is_number(value: Any) -> TypeGuard[int | float]:

@@ -35,13 +35,13 @@ class DPPOAsyncConfig(NamedFields, AsyncSettings, AsyncGRPOConfig):
     def __post_init__(self) -> None:
         checks.read_rates(self)
         problems = [DEEPSPEED] if self.deepspeed else []  # before transformers looks for the package
-        self._refuse(problems + checks.setting_problems(self, checks.CHOICES, ranges_of(self)))
+        self._refuse(*problems, *checks.setting_problems(self, checks.CHOICES, ranges_of(self)))
         self.method = self.method or DEFAULT_METHOD
         base = method_named(self.method)
         problems = checks.completed(self, base)
         super().__post_init__()
-        self._refuse([*problems, *self._unserved(base)])
-        self._refuse(checks.bias_problems(self, self.build_method().biases()))
+        self._refuse(*problems, *self._unserved(base))
+        self._refuse(*checks.bias_problems(self, self.build_method().biases()))
 
     def build_method(self) -> Method:
         """The ``Method`` of a run: pruning from these arguments, the objective of TRL's asynchronous trainer."""
@@ -58,7 +58,7 @@ class DPPOAsyncConfig(NamedFields, AsyncSettings, AsyncGRPOConfig):
             unit = size // math.gcd(size, each * processes)
             step = f"per_device_train_batch_size={each} * gradient_accumulation_steps={calls} * {processes} processes"
             problem = f"a step has {step} = {completions} completions, no whole groups of num_generations={size}"
-            self._refuse([f"{problem}. Write gradient_accumulation_steps: {math.ceil(calls / unit) * unit}."])
+            self._refuse(f"{problem}. Write gradient_accumulation_steps: {math.ceil(calls / unit) * unit}.")
         return completions // size
 
     def _unserved(self, base: Method) -> Iterator[str]:

@@ -65,7 +65,7 @@ class DPPOConfig(NamedFields, OwnSettings, GRPOConfig):
 
     def __post_init__(self) -> None:
         if isinstance(self.method, Method):  # a configuration is written to files
-            _refuse(
+            self._refuse(
                 f"method is the value {self.method.name!r}, and a configuration holds names. Give it to the trainer: "
                 "DPPOTrainer(..., method=mine). In a file write method: package.module:mine."
             )
@@ -74,7 +74,7 @@ class DPPOConfig(NamedFields, OwnSettings, GRPOConfig):
         if self.scale_rewards in (True, False):  # as TRL reads it
             self.scale_rewards = "group" if self.scale_rewards else "none"
         deepspeed = [DEEPSPEED] if self.deepspeed else []  # before transformers looks for the package
-        _refuse(*deepspeed, *checks.setting_problems(self, CHOICES_OF_TRL, ranges_of(self)))
+        self._refuse(*deepspeed, *checks.setting_problems(self, CHOICES_OF_TRL, ranges_of(self)))
         self.generation_batch_given = self.generation_batch_size is not None  # TRL fills it in for this process count
         self.method_given, self.method = self.method, self.method or DEFAULT_METHOD
         base, own = method_named(self.method), is_own(self.method)
@@ -90,7 +90,7 @@ class DPPOConfig(NamedFields, OwnSettings, GRPOConfig):
             here = calls * self.per_device_train_batch_size
             self.num_generations = self.generation_batch_size or here * int(os.environ.get("WORLD_SIZE", "1"))
             if self.num_generations == 1:
-                _refuse("a generation of one completion. Write per_device_train_batch_size: 16.")
+                self._refuse("a generation of one completion. Write per_device_train_batch_size: 16.")
             self.num_generations_eval = evaluated or 1
         try:
             super().__post_init__()
@@ -106,7 +106,7 @@ class DPPOConfig(NamedFields, OwnSettings, GRPOConfig):
             else:
                 name, steps = "per_device_train_batch_size", self.steps_per_generation or 1
                 unit = group // math.gcd(group, processes * steps)
-            _refuse(f"{refused} Write {name}: {math.ceil(getattr(self, name) / unit) * unit}.")
+            self._refuse(f"{refused} Write {name}: {math.ceil(getattr(self, name) / unit) * unit}.")
         if alone:
             self.num_generations, self.num_generations_eval = 1, evaluated
 
@@ -126,7 +126,7 @@ class DPPOConfig(NamedFields, OwnSettings, GRPOConfig):
                 setattr(other, field, None)
         other.method = other.method_given = name
         if isinstance(method, str):
-            _refuse(*checks.setting_problems(other, CHOICES_OF_TRL, ranges_of(other)))
+            self._refuse(*checks.setting_problems(other, CHOICES_OF_TRL, ranges_of(other)))
             base, own = method_named(method), is_own(method)
         else:
             base, own = method, True
@@ -135,8 +135,8 @@ class DPPOConfig(NamedFields, OwnSettings, GRPOConfig):
         return other
 
     def _check(self, base: Method, *, own: bool) -> None:
-        _refuse(*(list(field_problems(self, base, own=own)) or unsupported_options(self)))
-        _refuse(*checks.bias_problems(self, self.build_method(base if own else None).selection_bias))
+        self._refuse(*(list(field_problems(self, base, own=own)) or unsupported_options(self)))
+        self._refuse(*checks.bias_problems(self, self.build_method(base if own else None).selection_bias))
 
     def _fill_in(self, base: Method, *, own: bool) -> None:
         """Give fields that were left out the values of the method, else TRL's defaults; refuse contradictions."""
@@ -146,19 +146,19 @@ class DPPOConfig(NamedFields, OwnSettings, GRPOConfig):
             given = {name: defaults[name] for name in objective.OBJECTIVE} | objective.fields_of(base, PARTS)
             # As with TRL, a mixture of experts brings its own coefficient if none is given.
             given |= {"router_aux_loss_coef": base.router_coef or self.router_aux_loss_coef} | own_settings(base)
-            _refuse(*settle(self, base, given))
+            self._refuse(*settle(self, base, given))
         else:
             unset = {field.name: field.default for field in fields(DPPOConfig)}
             checks.fill_in(self, base)
             given = {name: value for name in objective.OBJECTIVE if (value := getattr(self, name)) != unset[name]}
-            _refuse(*objective.contradictions(base, given))
+            self._refuse(*objective.contradictions(base, given))
             found = defaults | objective.fields_of(base) | given
             for name in objective.OBJECTIVE:
                 setattr(self, name, found[name])
         self._left_out = {name: value for name, value in vars(self).items() if before.get(name, value) is None}
         if self.num_generations == 1 and not base.advantages.of_one:
             why = f"advantages by {base.advantages.name!r} compare a completion with itself"
-            _refuse(f"num_generations=1: {why}. Write num_generations: 2, or method: dppo_history.")
+            self._refuse(f"num_generations=1: {why}. Write num_generations: 2, or method: dppo_history.")
 
     def build_method(
         self, own: Method | None = None, *, sampler_log_probs: bool = False, model_config: Any = None
@@ -178,10 +178,6 @@ class DPPOConfig(NamedFields, OwnSettings, GRPOConfig):
         if model_config is not None:
             base = replace(base, router_coef=objective.router_coef(self.router_aux_loss_coef, model_config))
         return with_rollout_cost(base, self.rollout_cost)
-
-
-def _refuse(*problems: str) -> None:
-    raise_problems("DPPOConfig", list(problems))
 
 
 DPPOConfig.__doc__ = described(DPPOConfig, OwnSettings)

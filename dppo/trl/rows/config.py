@@ -22,9 +22,9 @@ class RowConfig(NamedFields, RowSettings):
 
     def __post_init__(self) -> None:
         problems = [DEEPSPEED] if cast(Any, self).deepspeed else []  # before transformers looks for the package
-        self._refuse(problems + setting_problems(self, ROW_CHOICES, ranges_of(self)))
+        self._refuse(*problems, *setting_problems(self, ROW_CHOICES, ranges_of(self)))
         cast(Any, super()).__post_init__()
-        self._refuse([problem for problem, fine in self.served().items() if not fine])
+        self._refuse(*(problem for problem, fine in self.served().items() if not fine))
         self._check_method(None)
 
     def served(self) -> dict[str, bool]:
@@ -51,11 +51,11 @@ class RowConfig(NamedFields, RowSettings):
         """A copy for another method, which no setting may contradict. Settings that were left out get its values."""
         name, own = (method, None) if isinstance(method, str) else (method.name, method)
         if self.method not in (DEFAULT_METHOD, method):
-            self._refuse([f"method={name!r} beside args.method={self.method!r}. Leave method out of the arguments."])
+            self._refuse(f"method={name!r} beside args.method={self.method!r}. Leave method out of the arguments.")
         other = copy.copy(self)
         other.method = name
         if own is None:
-            self._refuse(setting_problems(other, ROW_CHOICES, ranges_of(other)))
+            self._refuse(*setting_problems(other, ROW_CHOICES, ranges_of(other)))
         other._check_method(own)
         return other
 
@@ -64,10 +64,10 @@ class RowConfig(NamedFields, RowSettings):
         if own is None and is_own(self.method):
             own = self.build_method()
         if own is None:
-            self._refuse(row_problems(self))
+            self._refuse(*row_problems(self))
         else:
-            self._refuse(settle(self, own, {"row_prune_rate": own.rows.rate, "row_score": own.score}))
-        self._refuse(bias_problems(self, self.build_method(own).biases))
+            self._refuse(*settle(self, own, {"row_prune_rate": own.rows.rate, "row_score": own.score}))
+        self._refuse(*bias_problems(self, self.build_method(own).biases))
 
 
 def check_dataset(dataset: Any, trainer: str, rate: float | None) -> int | None:
