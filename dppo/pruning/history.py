@@ -118,6 +118,7 @@ class PromptHistory:
                 raise DataError(f"{name} must be finite and >= 0 in every group. Pass advantages.abs(), tokens.")
         known = ~rewards.mean_Q.isnan().numpy()
         observed = dict(zip(TOTALS, (np.ones(len(row)), np.square(signal_Q.double().numpy()), tokens_Q), strict=True))
+        totals = [value[known].sum() for value in observed.values()]
         if not len(row):
             return
         turn, moments, functions = _occurrence(row), _moments_of(rewards), rewards.reward_NF.shape[1]
@@ -126,7 +127,7 @@ class PromptHistory:
         if functions != self.functions:
             kept = f"the history has rewards of {self.functions} functions; now there are {functions}"
             raise ShapeError(f"{kept}. Use the reward functions of the run's start, or start a new run.")
-        self._totals += [value[known].sum() for value in observed.values()]
+        self._totals += totals
         self._reward_totals *= PRIOR_DECAY
         decay = np.float32(self.decay)
         for repeat in range(turn.max() + 1):
