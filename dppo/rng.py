@@ -32,7 +32,7 @@ def generator(seed: int, *key: int) -> np.random.Generator:
     """A numpy generator for ``(seed, *key)``: equal arguments give equal numbers on every machine.
 
     ``seed`` >= 0 is the run's. The key is a ``Purpose``, then further integers >= 0, such as a step: with the purpose
-    first no two purposes share numbers. Zeros at the end may not count: ``(CHECK, 0)`` is ``(CHECK,)``.
+    first no two purposes share numbers. Zeros at the end of a short key are lost: ``(CHECK, 0)`` is ``(CHECK,)``.
     """
     if key and not isinstance(key[0], Purpose):
         raise ConfigError(f"the key {key} must begin with a Purpose. Write generator(0, Purpose.CHECK, 3).")

@@ -36,8 +36,8 @@ def optimal_value(reward_PG: Tensor, *, beta: float) -> Tensor:
 def value_advantages(rewards: Rewards, context: StepContext) -> Tensor:
     """(N,) float64 total reward minus the value of the prompt, stage 2 of A*-PO; 0 without any reward."""
     if context.value_Q is None:
-        estimate = "Estimate them: python examples/prompt_values.py CONFIG.yaml, then set prompt_values: FILE."
-        raise ConfigError(f"these advantages need the value of every prompt, and none are given. {estimate}")
+        advice = "Set prompt_values: FILE, and write it first: python examples/prompt_values.py CONFIG.yaml"
+        raise ConfigError(f"these advantages need the value of every prompt, and none are given. {advice}")
     return (rewards.total_N - context.value_Q[rewards.group_N]).nan_to_num(0.0)
 
 

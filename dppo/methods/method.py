@@ -240,7 +240,7 @@ def combined(objective: Objective, scheme: Scheme, name: str = "") -> Method:
     """
     if isinstance(scheme, Method):
         why = f"{scheme.name} is a method, with an objective of its own beside {objective.name}"
-        raise ConfigError(f"{why}. Give its scheme alone: combined(objective, SCHEMES['dppo']).")
+        raise ConfigError(f"{why}. Give a scheme, which has none: combined(objective, SCHEMES['dppo']).")
     parts: dict[Part, Any] = {part: value for part in PARTS if (value := getattr(objective, part)) is not None}
     own: list[Objective | Scheme] = [] if scheme is UNPRUNED else [scheme]
     if parts or not own:  # an objective without parts adds nothing to a scheme

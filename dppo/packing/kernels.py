@@ -165,6 +165,7 @@ def probe(
 def _with_gradients(
     attend: Attend, inputs: list[Tensor], upstream: Tensor, segments: Segments, window: int | None
 ) -> tuple[Tensor, ...]:
+    """Output, and gradients of query, key and value."""
     leaves = [x.detach().requires_grad_() for x in inputs]
     with torch.enable_grad():
         output = attend(leaves[0], leaves[1], leaves[2], segments, None, window)

@@ -65,8 +65,8 @@ class Level:
     weighting: Weighting = INVERSE_PROBABILITY
     """From a selection to weights."""
     floor: float = 0.1
-    """Lowest probability of a unit, in (0, 1 - rate]. No weight of this level exceeds one over it. At a rate chosen by
-    ``auto`` it is at most half of ``1 - rate``."""
+    """Lowest probability of a unit, in (0, 1 - rate]; without ``least`` no weight of this level exceeds ``1 / floor``.
+    If ``auto`` chooses the rate, a floor above half of ``1 - rate`` is lowered to that."""
     least: float | None = None
     """Floor of a unit of score 0, in (0, 1]; None for ``floor``. It rises in a straight line to ``floor`` at the mean
     score, so weight times score is bounded, and no weight exceeds ``1 / least``."""
@@ -122,7 +122,7 @@ class Level:
         return f"{share} of the {self.budget} pruned, {rules}, {weights}" if self.rate else ""
 
     def _chosen(self, rate: float) -> Self:
-        """This level at a rate that was chosen, with a floor of at most half of what that keeps."""
+        """This level at a rate that was chosen; a floor above half of what that keeps is lowered to it."""
         return replace(self, rate=rate, floor=min(self.floor, (1 - rate) / 2), auto=None)
 
     def _foreseen(self, samples: MomentSamples) -> Tensor:

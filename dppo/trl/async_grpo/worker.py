@@ -113,4 +113,5 @@ class RequestedRolloutWorker(AsyncRolloutWorker):
         self._loop_cls = functools.partial(RequestedRolloutLoop, requests=self._requests)  # pyright: ignore[reportAttributeAccessIssue]
 
     def request(self, group_id: int, row: int) -> None:
+        """Roll out ``num_generations`` completions of a row of the training set."""
         self._requests.put((group_id, row))

@@ -157,6 +157,7 @@ def content_of(dataset: Any, identities: np.ndarray) -> str:
 
 
 def _check_streamed(args: Any, method: Method) -> None:
+    """Refuse settings that need rows which can be read again."""
     name, rate, values = f"method={args.method!r}", args.prompt_prune_rate, args.prompt_values
     needs_rows = {
         f"prompt_prune_rate={rate} needs rows to come back to. Set prompt_prune_rate: 0": method.prompts.rate > 0,

@@ -156,7 +156,7 @@ class DPPOTrainer(GRPOHooks):
         load_run(self, folder)
 
     def drop_step(self) -> None:
-        """Drop the generation in use, of which some steps have been taken, and what was added up for the next step."""
+        """Drop the generation in use, of which steps may have been taken, and the metrics of the step in progress."""
         self.in_use: GenerationInUse | None = None
         """The generation that is trained on; None before the first."""
         self._dealt: list[list[MicroBatch]] = []
