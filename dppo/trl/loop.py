@@ -69,7 +69,6 @@ class TrainingLoop(_BaseTrainer):
 
     def _add_tokens(self: Any, tokens: int) -> None:
         """Add tokens to those that a trainer on rows logs as ``num_tokens``."""
-        self._tokens_counted += tokens
         self._total_train_tokens += tokens
         self._metrics["train"]["num_tokens"] = [self._total_train_tokens]
 

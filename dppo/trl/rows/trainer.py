@@ -150,7 +150,7 @@ class RowTrainer(TrainingLoop):
             step, epoch = self.state.global_step, int(self.state.epoch or 0)
             draw = self.source.draw(rows.row_N, step=step, epoch=epoch, done=share_done(self.state))
             self.add_metrics(row_metrics(self.source.scores.candidates(rows.row_N), draw))
-            self._add_tokens(int(rows.attended_N[draw.keep_N].sum()))
+            self._count_tokens(int(rows.attended_N[draw.keep_N].sum()))
             batch = self._dealt(draw)
             last = step + 1 >= self.state.max_steps
             # Metrics of tokens cost time, unless the head is TRL's: it computes them in any case.
@@ -281,7 +281,7 @@ class RowTrainer(TrainingLoop):
         if (state := read_state(folder, made, trainer=type(self).__name__, without=start)) is None:
             return
         before, self.guard.skipped, tokens = state
-        self._add_tokens(tokens - self._tokens_counted)
+        self._count_tokens(tokens - self._tokens_counted)
         warn_of(changed(before, settings_of(self)), partial(optimizer_effect, new_optimizer=lost))
         if self.table is None or SCORES_FILE in self.lacking:
             return
@@ -289,6 +289,10 @@ class RowTrainer(TrainingLoop):
         if known < rows:
             found = f"{known} of its {rows} rows were in the checkpoint's"
             warnings.warn(f"resumed on another dataset: {found}. The others have no recorded score.", stacklevel=2)
+
+    def _count_tokens(self, tokens: int) -> None:
+        self._tokens_counted += tokens
+        self._add_tokens(tokens)
 
     # -- forward passes as TRL's --------------------------------------------------------------------------------
 
