@@ -13,6 +13,7 @@ import torch.distributed.fsdp._init_utils as of_fsdp1
 from in_process import ACTOR, PRUNING, record_gradients, trainer
 from sharing import GROUPS, batch, interleaved, worker
 from steps import ALL_TERMS, KL, ONE_STEP, OffPolicy, all_draws, bias, fixed_step, stock_and_ours
+from tensordict import TensorDict
 from toy import write
 from transformers import AutoConfig
 
@@ -288,6 +289,12 @@ class TestRefusals:
         given = SimpleNamespace(strategy=next(iter(engines.ROW_ENGINES.values())), ulysses_sequence_parallel_size=2)
         with pytest.raises(ConfigError, match=r"ulysses_sequence_parallel_size=2.*not sharded"):
             engines.RowsEngine(None, given, None, None)
+
+    def test_the_engine_refuses_a_temperature_for_each_row(self):
+        """verl's own engine serves them. The wrong twin compares all of them with one number, in torch's own words."""
+        data = TensorDict({"temperature": torch.tensor([1.0, 0.7])}, batch_size=2)
+        with pytest.raises(ConfigError, match=r"one temperature for all rows.*layout=packed"):
+            engines.RowsEngine._prepare(SimpleNamespace(), data)
 
     @pytest.mark.parametrize(
         ("option", "named"),

@@ -109,6 +109,8 @@ class RowsEngine(FSDPEngineWithLMHead):
     def _prepare(self, data: Any) -> None:
         """Set the temperature of a pass, and check the model before the first one; all ranks together."""
         temperature = tensordict_utils.get_non_tensor_data(data, "temperature", 1.0)
+        if isinstance(temperature, Tensor):
+            raise ConfigError(f"layout=rows has one temperature for all rows, not one for each. {OTHERWISE}")
         if temperature != self._temperature:
             add_scored_head(self._scored_model, temperature=temperature)
             self._temperature = temperature
