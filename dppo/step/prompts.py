@@ -7,6 +7,7 @@ import math
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -150,9 +151,7 @@ class PromptSource:
         if method.rounds is None:
             raise ConfigError(f"method={method.name!r} has no rounds. Use source.block(method, step, generations=8).")
         skipping = method.rounds.skipping
-        chances: Callable[[Tensor], Tensor] | None = None
-        if skipping is not None:
-            chances = lambda row_P: skipping.chances(self.history.streak(row_P), self._learned(skipping))  # noqa: E731
+        chances = None if skipping is None else partial(self._chances, skipping)
 
         def one_round(number: int, prompts: int, rng: np.random.Generator) -> tuple[Block, Rewards]:
             whole = math.ceil(prompts / multiple) * multiple
@@ -210,6 +209,9 @@ class PromptSource:
 
     def _learned(self, skipping: Skipping) -> Any:
         return skipping.start() if self.learned is None else self.learned
+
+    def _chances(self, skipping: Skipping, row_P: Tensor) -> Tensor:
+        return skipping.chances(self.history.streak(row_P), self._learned(skipping))
 
     def save(self, folder: Path) -> dict[str, Any]:
         """Write the history into ``folder``; return the rest of the state as JSON values."""
