@@ -21,7 +21,7 @@ UPPER = np.triu_indices(4)
 
 
 class Passes(NamedTuple):
-    """Forward passes of one kind, without or with a gradient, in some part of a run; and those without pruning."""
+    """Forward passes of one kind, without or with a gradient, in part of a run: as run, and as without pruning."""
 
     passes: float = 0.0
     tokens: float = 0.0
@@ -38,11 +38,11 @@ class Spent(NamedTuple):
     """Seconds and forward passes of some part of a run."""
 
     generating: float = 0.0
-    """Seconds, as in the two fields below; that of rewards is included."""
+    """Seconds of generating completions and computing rewards."""
     scoring: float = 0.0
-    """Of passes without a gradient: log-probabilities of other policies."""
+    """Seconds of passes without a gradient: log-probabilities of other policies."""
     training: float = 0.0
-    """Of passes with a gradient."""
+    """Seconds of passes with a gradient."""
     total: float = 0.0
     """Seconds of whole optimizer steps."""
     scored: Passes = NO_PASSES

@@ -76,7 +76,7 @@ def check_version(package: str, installed: str, *, oldest: str, before: str, cha
 
 
 def check_vllm() -> None:
-    """Raise ``ConfigError`` for a missing vLLM, or one of another version, if the setting ``use_vllm`` is true."""
+    """Raise ``ConfigError`` if vLLM is missing or of an unsupported version; errors name the setting ``use_vllm``."""
     from packaging.version import Version  # comes with transformers, which torch alone does without
 
     advice = f"{VLLM_LINE}, or use_vllm: false"

@@ -104,7 +104,7 @@ class _Call:
             except BaseException as error:
                 future.set_exception(error)
 
-        # Not of an executor, whose threads the interpreter waits for at its end.
+        # No thread of an executor: the interpreter waits for those at its end.
         threading.Thread(target=run, daemon=True, name="reward").start()
         if not wait([future], self.limit_seconds).done:
             raise self.late()

@@ -25,7 +25,7 @@ FEWEST_LIVE = 12
 """With fewer completions of non-zero advantage, rewards are drawn at random: there would be nothing to prune."""
 
 TOKEN_SUM = replace(METHODS["grpo"], normaliser=DR_GRPO)
-"""The method of a history if none is named: its score is abs(A) times the root of the length."""
+"""Default method of a history. Its score is abs(A) times the square root of the length."""
 
 Scorer = Callable[[list[int], list[list[int]]], Tensor]
 """``scorer(prompt, tokens)``: for each of N completions the index of its prompt and its token ids, to the rewards of

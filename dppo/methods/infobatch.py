@@ -1,4 +1,4 @@
-"""InfoBatch, arXiv:2303.04947: rows, or prompts, below the mean score are pruned at random, but in the last epochs."""
+"""InfoBatch, arXiv:2303.04947: rows or prompts below the mean score are pruned at random, except in the last epochs."""
 
 from dataclasses import replace
 

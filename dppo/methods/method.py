@@ -42,7 +42,7 @@ class Scheme:
     rounds: Rounds | None = None
     """Rounds of rollouts until enough groups count; None for one block."""
     schedule: Schedule = constant
-    """From the share of training done to a factor of the rates; ``at`` applies it."""
+    """Function from the share of training done to a factor of the rates; ``at`` applies it."""
     statistics: Statistics | None = None
     """Completions whose rewards the final advantages come from; None for whole groups."""
     deviations: tuple[str, ...] = ()
@@ -50,7 +50,7 @@ class Scheme:
 
 
 UNPRUNED = Scheme(name="", paper="")
-"""Everything is rolled out and trained on, but completions without a gradient."""
+"""No pruning: only completions without a gradient are skipped in training."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +151,7 @@ class Method(Scheme):
     def biases(self, optimizer_steps: int = 1) -> tuple[str, ...]:
         """Every reason for a biased gradient, one sentence each; empty if it is unbiased.
 
-        ``optimizer_steps`` are those that one draw of prompts is trained in. Of clipping and Adam: docs/estimators.md.
+        ``optimizer_steps`` is the number of steps per draw of prompts. For clipping and Adam see docs/estimators.md.
         """
         pruned, uneven, where = self.prompts.rate > 0, self.sizes is not None, "is biased under prompt pruning"
         divides, ratio, mixed = self.normaliser, not self.normaliser.prompt_exact, not self.advantages.prompt_exact
@@ -232,15 +232,15 @@ class Method(Scheme):
 
 
 def combined(objective: Objective, scheme: Scheme, name: str = "") -> Method:
-    """The method of an objective and a scheme; its name is by default that of both, ``dppo_gspo`` for example.
+    """The method of an objective and a scheme, by default named after both, such as ``dppo_gspo``.
 
-    A method is refused as the scheme: it has an objective of its own, which would be lost.
+    Raise ``ConfigError`` if ``scheme`` is a ``Method``: the objective of that method would be lost.
 
     Source: DPPO, arXiv:2603.04135, section 5, on top of GRPO, DAPO and GSPO.
     """
     if isinstance(scheme, Method):
-        why = f"{scheme.name} is a method, with an objective of its own beside {objective.name}"
-        raise ConfigError(f"{why}. Give a scheme, which has none: combined(objective, SCHEMES['dppo']).")
+        why = f"{scheme.name} is a method: its own objective would be lost beside {objective.name}"
+        raise ConfigError(f"{why}. Give a scheme instead: combined(objective, SCHEMES['dppo']).")
     parts: dict[Part, Any] = {part: value for part in PARTS if (value := getattr(objective, part)) is not None}
     own: list[Objective | Scheme] = [] if scheme is UNPRUNED else [scheme]
     if parts or not own:  # an objective without parts adds nothing to a scheme

@@ -88,7 +88,7 @@ class Ranking:
         if (group_N := rivals.get(self.compete)) is None:  # all compete, also if their processes are not known
             group_N = torch.zeros_like(completions.group_N)
         score_N = self.score(completions).double().numpy()
-        # The fraction that was meant: 0.9 is 9/10, of which 1 - 0.9 in binary falls short.
+        # A rate of 0.9 means 9/10: in binary, 1 - 0.9 is below 1/10, and a completion too many is dropped.
         dropped = Fraction(self.rate).limit_denominator(10**9)
         keep_N = torch.zeros(len(score_N), dtype=torch.bool)
         for group in group_N.unique():

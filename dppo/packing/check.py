@@ -181,7 +181,7 @@ def _with_embedding_gradient(model: Any, forward: Callable[[], Tensor]) -> tuple
 
 
 def _nudged(model: Any, seed: int) -> RemovableHandle:
-    """Round the output of each innermost module once more, up, down or not, at random, as long as it is entered."""
+    """Add -1, 0 or 1 rounding error at random to the output of each innermost module until the handle is removed."""
     draws = torch.Generator().manual_seed(seed)  # on the CPU, so that every device draws the same
     roundoff = _rounding(model)
 

@@ -218,7 +218,7 @@ def build_row(
     branch_B = [k for _, _, k in branches]
     length_B = [len(completions[k]) for k in branch_B]
     end_B = [*accumulate(length_S)][len(trunks) :]
-    # Of each label its place, its completion, and its number there. A branch ends with its labels (and a last token).
+    # Place, completion and number in it of each label. A branch ends with its labels (and a last token).
     indices = [
         counted([end - length - last_tokens for end, length in zip(end_B, length_B, strict=True)], length_B),
         torch.tensor(branch_B).repeat_interleave(torch.tensor(length_B)),

@@ -263,8 +263,8 @@ def _terms(prob_N: Tensor, value_N: Tensor, cost_N: Tensor) -> np.ndarray:
 def _gains(sum_M4: np.ndarray, paid: np.ndarray | float) -> np.ndarray:
     """(M,) ``[sum V (paid + sum c)] / [sum V / p (paid + sum p c)]``, from sums of terms and (M,) ``paid`` costs.
 
-    That is the cost that probabilities p save at equal variance; below 1 pruning costs more than it saves, and 1 is
-    that of units without a gradient.
+    This is the factor of cost that probabilities p save at equal variance. Below 1 pruning costs more than it saves.
+    It is 1 if no unit has a gradient.
     """
     value, spread, cost, kept = sum_M4.T
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -122,7 +122,7 @@ class Level:
         return f"{share} of the {self.budget} pruned, {rules}, {weights}" if self.rate else ""
 
     def _chosen(self, rate: float) -> Self:
-        """This level at a rate that was chosen; a floor above half of what that keeps is lowered to it."""
+        """This level at a chosen rate; a floor above ``(1 - rate) / 2`` is lowered to that."""
         return replace(self, rate=rate, floor=min(self.floor, (1 - rate) / 2), auto=None)
 
     def _foreseen(self, samples: MomentSamples) -> Tensor:

@@ -26,7 +26,7 @@ from dppo.typed import check_fields, is_number
 from dppo.types import check_lengths
 
 SHARED_STRENGTH = 2.0
-"""Completions that the mean over all prompts counts as beside a prompt's own, so no rate is exactly 0 or 1."""
+"""Prior strength of the mean over all prompts, in completions; with it no rate is exactly 0 or 1."""
 EXAMPLE = "prompt_prior: {column: solve_rate, completions: 4}"
 COMMAND = "python examples/prompt_values.py CONFIG.yaml"
 ADVICE = f"Write it anew: {COMMAND}"

@@ -112,20 +112,20 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stated:
-    """Properties of a rule or a score: its needs are data on it, not its identity. Of a plain one they are these."""
+    """Properties that a function declares by ``@stating``; a function without the decorator has these defaults."""
 
     spends_budget: bool = False
-    """Of a rule: it keeps exactly ``1 - rate`` of the cost on average, and reads costs and floors."""
+    """True for a rule that keeps exactly ``1 - rate`` of the cost on average, and reads costs and floors."""
     needs_log_probs: bool = False
-    """Of a score: it needs the sampler's log-probabilities."""
+    """True for a score that needs the sampler's log-probabilities."""
     of_sums: bool = False
-    """Of a score: it guesses the gradient norm of a sum over tokens, and divides it by them for a loss of means."""
+    """True for a score that guesses the gradient norm of a sum over tokens; it divides by them for a loss of means."""
     by_moments: bool = False
-    """Of a rule for tokens: it reads moments, which need the sampler's log-probabilities, and the floor."""
+    """True for a rule for tokens that reads the floor, and moments, which need the sampler's log-probabilities."""
     chooses_rate: bool = False
-    """Of a rule for tokens: ``auto`` can choose its rate."""
+    """True for a rule for tokens whose rate ``auto`` can choose."""
     largest_rate: float = 1.0
-    """Of a rule for tokens: largest share that it can leave out."""
+    """Largest share of the tokens that a rule for tokens can leave out."""
 
 
 NOTHING_STATED = Stated()

@@ -73,8 +73,8 @@ class StepPlan(DraftPlan):
     share_UN: Tensor
     """(U, N) bool, the completions that each draw was made among."""
     counted_UN: Tensor
-    """(U, N) float64 completions of the full batch that each stands for, by the weight of its prompt, in the optimizer
-    steps whose share it is in, dropped or not; 0 in others."""
+    """(U, N) float64 number of completions of the full batch that each stands for, by the weight of its prompt, dropped
+    or not; 0 in optimizer steps whose share does not contain it."""
     token_draws: tuple[TokenDraw, ...] = ()
     """Tokens of kept completions in each draw; their weights multiply ``weight_UN``. Empty if all are trained on."""
 

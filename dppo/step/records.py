@@ -22,8 +22,8 @@ from dppo.types import Block, Candidates, Completions, Draw, Rewards, check_leng
 class StepSizes(NamedTuple):
     """Divisors of sums over a step: numbers of the full batch, fixed before anything is dropped.
 
-    They are counted if every candidate was rolled out, else as history expected them before any draw. By the rollouts
-    denominators would be random, and the gradient biased.
+    If every candidate was rolled out, they are counted. Otherwise history estimates them before any draw: counts of the
+    drawn rollouts would be random, and the gradient biased.
     """
 
     denominator: float

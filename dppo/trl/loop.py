@@ -73,7 +73,7 @@ class TrainingLoop(_BaseTrainer):
         self._metrics["train"]["num_tokens"] = [self._total_train_tokens]
 
     def log(self: Any, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """As TRL's; of our metrics those that ``log_metrics`` names."""
+        """Log as TRL does, but only those of our metrics that ``log_metrics`` selects."""
         metrics = self._metrics["train"]
         if self.args.log_metrics != "all":
             for name in [each for each in metrics if each.startswith(OURS) and each not in MAIN]:
@@ -177,7 +177,7 @@ class TrainingLoop(_BaseTrainer):
         errors = files.checkpoint_errors(folder, "it could not be written; if its disk is full, free space")
         # Transformers would delete older checkpoints before the new one is on the disk.
         with replaced(self.args, "save_total_limit", None), errors:
-            if saves:  # a checkpoint of an earlier try at this step is no longer complete, nor one of TRL's own
+            if saves:  # an earlier checkpoint of this step must not count as complete, nor as TRL's own
                 for name in (files.LIST_FILE, files.STATE):
                     (folder / name).unlink(missing_ok=True)
             self.save_extra(folder)

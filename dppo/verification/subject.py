@@ -27,13 +27,13 @@ class Rollouts:
     completion_tokens: tuple[list[int], ...]
     """Token ids of the N completions, G of each prompt after each other."""
     rewards: Rewards
-    """Of the N completions, in float64."""
+    """Rewards of the N completions, in float64."""
     context: StepContext
     """Expectations of the P prompts by a history of an earlier set of rollouts."""
     candidates: Candidates
     """Candidates by the same history."""
     earlier_rewards: Rewards
-    """Of the P * G completions of that set."""
+    """Rewards of the P * G completions of the earlier set."""
     uncertainty_N: Tensor
     """(N,) ``sqrt(sum (1 - p)^2)``."""
     sampled: SampledTokens | None = None

@@ -45,7 +45,7 @@ def save(folder: Path, session: Session, step: int, settings: dict[str, Any]) ->
 def load(folder: Path, session: Session, step: int, settings: dict[str, Any]) -> None:
     """Read our part of the checkpoint after ``step`` into ``session``, and warn of changed settings.
 
-    It is a ``CheckpointError`` if that is damaged, of another step, or has prompts in flight that would be lost.
+    Raise ``CheckpointError`` if it is damaged, of another step, or has prompts in flight that would be lost.
     """
     path = folder / STATE_FILE
     if not path.exists():

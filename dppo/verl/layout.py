@@ -53,9 +53,9 @@ class Prefixes:
 
 
 def furthest(passes: Sequence[Prefixes], weight_PN: Tensor) -> Prefixes:
-    """Rows as far as any of P passes forwards them. Their ``weight_NT`` is a mean, (N, 1) if no token is left out.
+    """Rows up to the last token that any of P passes forwards, with weights averaged over the passes.
 
-    It is over the passes, of weights of tokens times ``weight_PN``, those of rows.
+    ``weight_NT`` is the mean of token weights times ``weight_PN``, the weights of rows; (N, 1) if no token is left out.
     """
     weights = [torch.ones(1, 1) if rows.weight_NT is None else rows.weight_NT for rows in passes]
     weight_NT = (torch.stack(weights) * weight_PN[:, :, None]).mean(0)

@@ -32,7 +32,7 @@ LOG_PROBS, BLOCK, ESTIMATOR = f"{ROLLOUT}.calculate_log_probs", "data.train_batc
 FILTER = "algorithm.filter_groups.enable"
 """verl's option that takes prompts until enough groups differ in reward."""
 KL_REWARD = "algorithm.use_kl_in_reward"
-"""verl's option with which a step is planned after verl's passes over all of its rows."""
+"""verl's option that delays the plan of a step until verl's passes over all of its rows."""
 CORRECTIONS = ("algorithm.rollout_correction", f"{ACTOR}.policy_loss.rollout_correction")
 """verl's rollout correction: of ratios to old log-probabilities, and of ``bypass_mode``."""
 

@@ -1,6 +1,6 @@
 """verl's trainers with pruning: the synchronous one requests the prompts of a step when it begins, the others ahead.
 
-These train on whichever groups are back, and replace groups that failed or are stale by other prompts.
+The others train on the groups that come back first, and replace failed or stale groups by other prompts.
 """
 
 from dataclasses import replace

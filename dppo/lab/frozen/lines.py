@@ -100,7 +100,7 @@ def all_knowing(subject: Subject, method: Method) -> Subject:
 
 
 def unpruned_method(args: DPPOConfig, name: str, *, sampler_log_probs: bool = False) -> Method:
-    """A method as a run with these arguments would train it, at rates of 0: its objective where the method fixes none.
+    """A method as a run with these arguments trains it, at rates of 0: the run sets what the method does not fix.
 
     ``sampler_log_probs`` as for ``DPPOConfig.build_method``.
     """
@@ -112,7 +112,7 @@ def unpruned_method(args: DPPOConfig, name: str, *, sampler_log_probs: bool = Fa
         setattr(other, rate, 0.0)
     parts = objective_of(args) | {part: getattr(base, part) for part in base.fixes}
     parts["advantages"] = emphasised(parts["advantages"], args.advantage_power)
-    # Emphasised advantages mean something else in groups of another size: then all are of one.
+    # The meaning of emphasised advantages depends on the group size, so all groups get one size.
     parts["sizes"] = None if args.advantage_power else base.sizes
     return from_settings.pruned(other, replace(base, **parts), sampler_log_probs)
 

@@ -143,7 +143,7 @@ class DPPOAsyncTrainer(TrainingLoop, AsyncGRPOTrainer):
         return budget if budget > 0 else None
 
     def next_passes(self) -> list[list[dict[str, Any]]]:
-        """Of the next step, by process, the rows to forward. On the main process alone."""
+        """Rows of the next step to forward, by process. Only the main process calls this."""
         assert self.stream is not None
         number, done = self.state.global_step, share_done(self.state)
         if self._epoch_stop_groups is not None:  # TRL's max_steps is then a ceiling
@@ -160,13 +160,13 @@ class DPPOAsyncTrainer(TrainingLoop, AsyncGRPOTrainer):
         return self.passes_of(plan, completions)
 
     def passes_of(self, plan: StepPlan, completions: Sequence[steps.Completion]) -> list[list[dict[str, Any]]]:
-        """By process, the rows that hold what a plan keeps, weighted."""
+        """Weighted rows of the completions that a plan keeps, by process."""
         ranks = self.accelerator.num_processes
         samples, budget = [*steps.weighted_samples(plan, completions)], self._token_budget()
         rows = steps.rows_of(samples, ranks, budget=budget, per_row=self.args.per_device_train_batch_size)
         pad: Any = cast(Any, self.processing_class).pad_token_id
         collate = DataCollatorForRollout(pad, ranks, metrics=self._metrics["train"], token_budget=budget or 0)
-        # From before the draw, in place of the tokens that the collator counts.
+        # Fixed before the draw; it replaces the tokens that the collator counts.
         denominator = torch.full((ranks,), plan.sizes.denominator / self.args.gradient_accumulation_steps)
         of_ranks = [[] for _ in range(ranks)]
         for first in range(0, len(rows), ranks):

@@ -96,7 +96,7 @@ def load_reference(trainer: Any, folder: Path) -> None:
 
 @contextmanager
 def optimizer_checked(trainer: Any, folder: Path) -> Iterator[None]:
-    """A context that refuses the state which is loaded in it if it is damaged or of another optimizer.
+    """Context for loading the optimizer's state: a damaged state, or one of another optimizer, is refused.
 
     Torch loads the state of another one, and fails with a KeyError in the first step.
     """
@@ -114,9 +114,9 @@ def optimizer_checked(trainer: Any, folder: Path) -> Iterator[None]:
 
 
 def load_renamed(trainer: Any, folder: str, model: Any) -> bool:
-    """Load weights if the model lacks some of their names in the file; True if it did.
+    """Load the weights if the file has names that the model lacks; return True if so.
 
-    Transformers writes mixtures of experts and vision-language models so, and its loop skips those names.
+    Transformers renames weights in files of mixtures of experts and vision-language models; its loop skips those.
     """
     policy = trainer.accelerator.unwrap_model(model)
     if trainer.is_fsdp_enabled or not isinstance(policy, PreTrainedModel):

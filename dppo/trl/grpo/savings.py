@@ -165,7 +165,7 @@ class Savings:
 
     @classmethod
     def of_saved(cls, saved: Mapping[str, Any]) -> "Savings":
-        """The savings of which ``dataclasses.asdict`` made a dictionary; ``CheckpointError`` if it is damaged."""
+        """The savings in a dictionary of ``dataclasses.asdict``; ``CheckpointError`` if it is damaged."""
         try:
             values: Any = {name: tuple(each) if isinstance(each, list) else each for name, each in saved.items()}
             passes = {name: Passes(*values[name]) for name in {"scored", "trained"} & values.keys()}

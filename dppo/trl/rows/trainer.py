@@ -59,7 +59,7 @@ class RowTrainer(TrainingLoop):
     temperature = 1.0
     batch_kind: type[RowBatch] = RowBatch
     use_weighting = False
-    """Of TRL's ``DPOTrainer``: True if the loss itself needs the head's metrics of tokens."""
+    """Field of TRL's ``DPOTrainer``: True if the loss itself needs the head's metrics of tokens."""
 
     def __init__(
         self, model: Any, args: Any, train_dataset: Any, method: RowMethod | str | None, **kwargs: Any
