@@ -127,6 +127,8 @@ def test_the_check_sees_an_arrow_that_points_up_and_a_library_in_the_core():
     assert forbidden("dppo", "pruning", {"dppo.objective.k3"}) == {"objective"}
     assert forbidden("dppo", "objective", {"transformers.AutoModel"}) == {"transformers"}
     assert forbidden("dppo", "trl", {"answer_judge.grading.verify", "trl.GRPOTrainer"}) == {"answer_judge"}
+    assert forbidden("dppo", "trl", {"dppo.lab.runs.folder"}) == {"dppo.lab"}
+    assert forbidden("answer_judge", "problems", {"dppo.rewards.guarded"}) == {"dppo"}
     assert forbidden("answer_judge", "sandbox", {"answer_judge.grading.answers", "seccomp"}) == {"grading", "seccomp"}
     assert forbidden("dppo.lab", "runs", {"dppo.lab.cli.main", "dppo.trl", "answer_judge.x"}) == {"cli", "answer_judge"}
     assert not forbidden("dppo", "methods", {"dppo.pruning.Pruning", "torch.nn", "math"})

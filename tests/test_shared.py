@@ -7,7 +7,7 @@ import pytest
 import torch
 from refusals import refused
 
-from dppo.errors import ConfigError, ShapeError, did_you_mean
+from dppo.errors import ConfigError, ShapeError, did_you_mean, duration
 from dppo.methods import METHODS
 from dppo.rng import Purpose, generator, step_streams
 from dppo.types import Candidates, Completions
@@ -34,6 +34,10 @@ def test_records_name_the_field_of_the_wrong_shape():
 def test_the_nearest_names_of_a_misspelt_word_are_asked_about(word, known, near):
     assert did_you_mean(word, known) == f"Did you mean {near}? "
     assert did_you_mean("xyz", known) == ""
+
+
+def test_durations_are_in_words():
+    assert [duration(each) for each in (2.5, 100, 7800)] == ["2.5 s", "1 min 40 s", "2 h 10 min"]
 
 
 def test_no_step_of_one_purpose_has_the_numbers_of_another():

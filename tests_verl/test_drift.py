@@ -1,4 +1,7 @@
-"""Methods of verl that we override or call are as they were when they were read: a new release fails here first."""
+"""Methods of verl that we override or call are as they were when they were read: a new release fails here first.
+
+``hooked.json`` lists them. That it has all which are overridden is tested; calls of others are listed by hand.
+"""
 
 import inspect
 import json
@@ -32,8 +35,8 @@ def overridden(ours):
 def test_the_fingerprints_are_of_the_installed_verl_and_of_each_method_that_we_override():
     assert changed(HOOKED) == [], f"python -m dppo.hooked {HOOKED}"
     listed = {f"{path}.{name}" for path, names in json.loads(HOOKED.read_text()).items() for name in names}
-    for ours in (*map(get_trainer_cls, TRAINERS), RowsEngine):
-        assert overridden(ours) - listed == set()
+    found = set().union(*map(overridden, (*map(get_trainer_cls, TRAINERS), RowsEngine)))
+    assert found <= listed and len(found) > 20
 
 
 def test_a_newer_verl_is_served_with_one_line_if_what_is_overridden_is_the_same(monkeypatch):

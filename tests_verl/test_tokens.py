@@ -61,10 +61,10 @@ def test_the_mean_over_every_cut_is_verls_gradient_and_each_is_that_of_whole_row
         step.cut(point)
         ours = step.gradients.pop().double()
         mean, kept = mean + ours / POINTS, kept | {(step.metrics["rows/sent"], step.metrics["rows/tokens_share"])}
-        step.made.waits_for = "the other order"
+        step.made.waits_for = True
         step.cut(point)
         furthest = max(furthest, bias(step.gradients.pop().double(), ours))
-        step.made.waits_for = ""
+        step.made.waits_for = False
     print(f"{case}: bias {bias(mean, full):.1e}, furthest from whole rows {furthest:.1e}")
     assert bias(mean, full) < EXACT and furthest < ROUNDED
     assert len({rows for rows, _ in kept}) > 1 and min(share for _, share in kept) < 0.5  # some are cut at 0

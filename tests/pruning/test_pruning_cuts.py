@@ -10,6 +10,7 @@ from refusals import refused
 from scipy.optimize import isotonic_regression, minimize
 
 from dppo.errors import DesignError, ShapeError
+from dppo.pruning import TokenPruning
 from dppo.pruning.tokens import SampledTokens, best_cuts, by_uncertainty, draw_cuts, draw_tokens, pool_numbers
 from dppo.rng import Purpose, generator
 
@@ -97,3 +98,8 @@ def test_bad_calls_are_errors_that_name_what_is_wrong():
         best_cuts(MOMENT_NT, MASK_NT, 7 / 8, 0.5)
     with refused(DesignError, "head_NT"):
         draw_tokens(reach_of(), MASK_NT * 0.0, rng())
+
+
+def test_only_beside_a_cut_are_tokens_said_to_stand_before_it():
+    assert str(TokenPruning(head_rate=0.5)).startswith("0.5 of the tokens withheld from the head (")
+    assert "; 0.5 of the tokens before it withheld from the head (" in str(TokenPruning(rate=0.5, head_rate=0.5))

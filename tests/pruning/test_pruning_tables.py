@@ -197,6 +197,7 @@ def test_a_wrong_statement_is_found():
         return lambda *given: function(*given)
 
     assert not score_is_as_stated(stating(of_sums=False, needs_log_probs=True)(unstated(SCORES["length"])))
-    assert spends_all(unstated(RULES["proportional"]))
+    proportional = unstated(RULES["proportional"])
+    assert spends_all(proportional) and not stated(proportional).spends_budget
     assert not token_rule_is_as_stated(unstated(random_prefix))
     assert not token_rule_is_as_stated(unstated(best_cuts))

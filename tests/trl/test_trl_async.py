@@ -83,14 +83,14 @@ def test_with_nothing_pruned_the_gradient_is_that_of_trl(tiny_path, tmp_path, fo
     worker = StockWorker(range(4), forks=forks)
     (expected,) = gradients(stock(tiny_path, tmp_path / "stock", worker, per_device_train_batch_size=samples))
     trainer = ours(tiny_path, tmp_path / "ours", ScriptedWorker(forks=forks), method="grpo", **SMALL)
-    assert relative_difference(gradients(trainer)[0], expected) < 1e-5
+    assert relative_difference(gradients(trainer)[0], expected) < 3e-6
 
 
 def test_accumulation_divides_by_the_tokens_of_the_whole_step(tiny_path, tmp_path):
     (expected,) = gradients(stock(tiny_path, tmp_path / "stock", StockWorker(range(4))))
     two_calls = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}
     found = gradients(ours(tiny_path, tmp_path / "ours", method="grpo", **SMALL | two_calls))
-    assert relative_difference(found[0], expected) < 1e-5
+    assert relative_difference(found[0], expected) < 3e-6
     # TRL takes a mean of two means, whose numbers of tokens differ here.
     (of_means,) = gradients(stock(tiny_path, tmp_path / "means", StockWorker(range(4)), **two_calls))
     assert relative_difference(of_means, expected) > 1e-3
@@ -100,7 +100,7 @@ def test_groups_of_equal_rewards_cost_nothing_and_change_nothing(tiny_path, tmp_
     flat = {1, 3}.__contains__
     (expected,) = gradients(stock(tiny_path, tmp_path / "stock", StockWorker(range(4), flat=flat)))
     trainer = ours(tiny_path, tmp_path / "ours", ScriptedWorker(flat=flat), method="grpo", **SMALL)
-    assert relative_difference(gradients(trainer)[0], expected) < 1e-5
+    assert relative_difference(gradients(trainer)[0], expected) < 3e-6
     rewards = [s.metrics["reward"] for row in (0, 1) for s in group_of(row, row, flat=flat(row)).samples]
     assert logged(trainer, "reward")[0] == pytest.approx(np.mean(rewards))
     assert logged(trainer, "batch/samples_per_step")[0] == G

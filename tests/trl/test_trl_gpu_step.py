@@ -150,7 +150,13 @@ def test_on_a_cpu_trainers_take_turns_on_the_same_completions(tmp_path, monkeypa
         assert phases == pytest.approx(row["median"], rel=0.2), "phases are the whole of a step"
 
 
-@pytest.mark.parametrize("number", ["1", "2"])
+SHAPES = {
+    "1": {("0.6B", gpu_step.QUICK_LAYERS, torch.float32, 0), ("0.6B", None, torch.float32, 0)},
+    "2": {("1.7B", None, torch.bfloat16, 0), ("4B", None, torch.bfloat16, 16)},
+}
+
+
+@pytest.mark.parametrize("number", SHAPES)
 def test_the_two_calls_are_what_the_command_takes(number, tmp_path):
     """A stand-in for Python keeps the command lines of the script's dry run."""
     python = tmp_path / "python"
@@ -166,6 +172,8 @@ def test_the_two_calls_are_what_the_command_takes(number, tmp_path):
     assert len(asked) == 2 and all(each.dry_run and each.output.parent == tmp_path / "out" for each in asked)
     settings = [gpu_step.setting_of(each) for each in asked]
     assert all(setting.completions % size == 0 for setting in settings for size in setting.sizes)
+    on_a_gpu = [gpu_step.parser().parse_args([word for word in words if word != "--dry-run"]) for words in lines]
+    assert {(s.model, s.layers, s.dtype, s.lora) for s in map(gpu_step.setting_of, on_a_gpu)} == SHAPES[number]
 
 
 def test_wheels_are_the_versions_that_everything_is_measured_with():

@@ -52,6 +52,7 @@ SERVED = {
     "prompts too": {"completion_only_loss": False},
     "checkpointing": {"gradient_checkpointing": True},
     "texts": {"data": texts()},
+    "accumulated": {"gradient_accumulation_steps": 2, "per_device_train_batch_size": 2},
     "logged every second step": {"logging_steps": 2, "max_steps": 4, "only": {"layout": "padded"}},
     "last batch left out": {"dataloader_drop_last": True},
     "shuffled, another order": {"shuffle_dataset": True, "data_seed": 7},
@@ -79,8 +80,9 @@ def test_only_what_the_assistant_says_is_trained_on(layout, tiny_path, tmp_path)
 
 
 OF_PAIRS = {
-    "rows": {},
     "small rows": {"only": {"max_tokens_per_row": 20}},
+    "rows": {},
+    "reference computed before": {"precompute_ref_log_probs": True},
     "logged every second step": {"logging_steps": 2, "max_steps": 4, "only": {"layout": "padded"}},
     "cut": {"max_length": 6},
     "checkpointing": {"gradient_checkpointing": True},

@@ -51,6 +51,12 @@ def test_a_mean_over_what_is_kept_is_caught(tiny_path, tmp_path, monkeypatch):
     assert Fixed(sft.ours, tiny_path, tmp_path, monkeypatch, **options).error() > 0.05
 
 
+def test_a_mean_over_the_pairs_kept_is_caught(tiny_path, tmp_path, monkeypatch):
+    twin = Fixed(dpo.ours, tiny_path, tmp_path, monkeypatch, **dpo.RPO)
+    twin.trainer.source.method = replace(twin.trainer.method, over_kept=True)
+    assert twin.error() > 0.01
+
+
 def test_draws_that_are_not_weighted_are_caught(tiny_path, tmp_path, monkeypatch):
     twin = Fixed(dpo.ours, tiny_path, tmp_path, monkeypatch)
     method = twin.trainer.method

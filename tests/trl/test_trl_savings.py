@@ -127,14 +127,22 @@ def savings_of(kept=32.0, rolled_out=12.0):
     return Savings(completions=(48.0, 32.0, kept), prompts=(12.0, rolled_out))
 
 
-def test_a_rate_that_was_left_at_0_is_not_said_to_be_in_use():
+@pytest.mark.parametrize(
+    ("cost", "samples", "why"),
+    [
+        (1.0, ALIKE, "at most 1.00x"),
+        (1e6, VARIED, "rollouts are paid for"),
+        (9.0, VARIED, "once 1.05x is sure"),
+    ],
+)
+def test_a_rate_that_was_left_at_0_is_not_said_to_be_in_use(cost, samples, why):
     completions = METHODS["dppo"].completions
-    auto = replace(COMPLETION_AUTO, rollout_cost=1.0)
+    auto = replace(COMPLETION_AUTO, rollout_cost=cost)
     method = replace(METHODS["dppo"], completions=replace(completions.at_rate(auto.largest), auto=auto))
-    samples = replace(ALIKE, paid_N=ALIKE.cost_N)
+    samples = replace(samples, paid_N=samples.cost_N)
     assert method.completions.choice(samples).rate == 0
     (line,) = closing_lines(method, savings_of(), samples, None)
-    assert "completion_prune_rate: auto dropped none" in line and "at most 1.00x" in line
+    assert "completion_prune_rate: auto dropped none" in line and why in line
     (line,) = closing_lines(method, savings_of(kept=24.0), samples, None)
     assert "auto dropped 25%" in line, "as in its line 'pruned'"
 
