@@ -9,6 +9,7 @@ import async_two_ranks
 import numpy as np
 import pytest
 import torch
+from arrays import candidates_of
 from async_runs import GENERATIONS as G
 from async_runs import NoTransfer, ScriptedWorker, StockWorker, gradients, group_of, ours, stock
 from peft import LoraConfig
@@ -26,7 +27,7 @@ from dppo.trl.async_grpo import steps
 from dppo.trl.async_grpo.attention import serve_tree_attention
 from dppo.trl.async_grpo.config import DPPOAsyncConfig
 from dppo.trl.async_grpo.trainer import DPPOAsyncTrainer
-from dppo.types import Block, Candidates, Draw
+from dppo.types import Block, Draw
 
 SMALL = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1, "max_steps": 1}
 """Two groups a step in one call of the loss."""
@@ -164,9 +165,8 @@ def full_and_mean_over_prompts(path, folder, *, loss_type, forget=""):
         weight_P = torch.where(keep_P, 1 / prob_P, 0.0)
         if forget:
             weight_P = keep_P.double()
-        one_P = torch.ones(len(keep_P), dtype=torch.float64)
-        candidates = Candidates(row_P=torch.arange(len(keep_P)), signal_P=one_P, tokens_P=one_P, seen_P=one_P.bool())
-        block = Block(candidates=candidates, draw=Draw(keep_N=keep_P, prob_N=prob_P, weight_N=weight_P))
+        drawn = Draw(keep_N=keep_P, prob_N=prob_P, weight_N=weight_P)
+        block = Block(candidates=candidates_of([1.0] * len(keep_P)), draw=drawn)
         rows = keep_P.nonzero()[:, 0].tolist()
         session = flying.after_block(drawn_block(block, G), [str(row) for row in rows])
         requested, _ = session.after_update({str(row) for row in reversed(rows)})

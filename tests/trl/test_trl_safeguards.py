@@ -14,6 +14,7 @@ from refusals import refused
 from tiny_runs import CONFIG, SHORT, length_reward, problems, scripted
 from torch import distributed
 from transformers import TrainerCallback
+from trl_gradients import constant
 
 from dppo.errors import ConfigError
 from dppo.trl import DPPOConfig, DPPOSFTConfig, DPPOSFTTrainer, DPPOTrainer, safeguards
@@ -134,7 +135,7 @@ def test_what_is_changed_on_a_trainer_that_was_made_is_refused(make, place, valu
 @pytest.mark.parametrize("options", [{}, {"beta": 0.1}, {"loss_type": "vespo"}], ids=["plain", "kl", "vespo"])
 def test_a_log_of_steps_without_a_signal_holds_no_empty_figure(options, tiny_path, tmp_path):
     """``entropy`` was None if no completion was trained on, which trackers refuse."""
-    trainer = short(tiny_path, tmp_path, lambda prompts, completions, **_: [1.0] * len(completions), **options)
+    trainer = short(tiny_path, tmp_path, constant, **options)
     trainer.train()
     records = trainer.state.log_history
     assert len(records) > 1 and "reward" in records[0]

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from arrays import candidates_of
 from refusals import refused
 
 from dppo.costs import PassCosts, Passes, Spent, TokenCosts
@@ -19,7 +20,7 @@ from dppo.rng import Purpose, step_streams
 from dppo.step import RolledOut, drawn_block, plan_step, whole_block
 from dppo.trl.grpo.lines import closing_lines
 from dppo.trl.grpo.savings import CostMeter, Savings, trained_tokens, unpruned_rows
-from dppo.types import Block, Candidates, Rewards, Work
+from dppo.types import Block, Rewards, Work
 
 PROMPTS, GROUP = 6, 4
 SCORING, TRAINING = (PassCosts().after(seconds, Passes(1, 50, 1, 50, 1)) for seconds in (5.0, 20.0))
@@ -31,12 +32,7 @@ REWARDS = torch.tensor([[1.0, 0, 0, 1]] * 4 + [[1.0] * 4] * 2).flatten()
 
 def step_of(method, *, rate=0.0, index=0):
     """A step over prompts of known signal, of which some are rolled out."""
-    candidates = Candidates(
-        row_P=torch.arange(PROMPTS),
-        signal_P=torch.tensor([1.0, 2, 3, 4, 0.1, 0.1]),
-        tokens_P=torch.full((PROMPTS,), 20.0),
-        seen_P=torch.ones(PROMPTS, dtype=torch.bool),
-    )
+    candidates = candidates_of([1.0, 2, 3, 4, 0.1, 0.1], tokens=[20.0] * PROMPTS)
     streams = step_streams(0, index)
     prompts = whole_block(PROMPTS, PROMPTS * GROUP)
     if rate:
