@@ -80,8 +80,6 @@ class TrainingLoop(_BaseTrainer):
                 del metrics[name]
         super().log(logs, *args, **kwargs)
 
-    # -- training -----------------------------------------------------------------------------------------------
-
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
         """TRL's training loop; afterwards the models have the attention and the head they were loaded with.
 
@@ -161,8 +159,6 @@ class TrainingLoop(_BaseTrainer):
         # With sync_each_batch every pass reduces: the same passes must do so on all ranks, whatever their calls.
         as_found = not self.accelerator.sync_gradients or state.plugin_kwargs.get("sync_each_batch", False)
         return nullcontext() if self.is_fsdp_enabled and as_found else self.accelerator.no_sync(model)
-
-    # -- checkpoints --------------------------------------------------------------------------------------------
 
     def save_now(self) -> Path:
         """The checkpoint of the current step, written unless it is there."""

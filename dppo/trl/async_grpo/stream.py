@@ -84,8 +84,6 @@ class GroupStream:
         assert self.session.in_flight is not None
         return self.session.in_flight
 
-    # -- requests -----------------------------------------------------------------------------------------------
-
     def _request(self, uid: int, row: int, version: int) -> None:
         self.version_of[uid] = version
         self.worker.request(uid, row)
@@ -105,8 +103,6 @@ class GroupStream:
         for uid, asked in list(self.version_of.items()):
             if uid not in self._waiting and version - asked > patience:
                 self._request_again(uid, version, "sample/requested_again_total")
-
-    # -- groups -------------------------------------------------------------------------------------------------
 
     def _wait_for(self, count: int, version: int) -> dict[int, RolledGroup]:
         """``count`` groups that can be trained on, by number: of those that are back the oldest policy's first.

@@ -122,8 +122,6 @@ class DPPOAsyncTrainer(TrainingLoop, AsyncGRPOTrainer):
         """Reasons why the expected gradient is not the full batch's; empty if it is."""
         return self.session.method.biases(2)  # groups of one draw of prompts may be trained on in several steps
 
-    # -- the steps ----------------------------------------------------------------------------------------------
-
     def get_train_dataloader(self) -> DataLoader:
         """Rows of each call of the loss on this process. Nothing is fetched ahead: a step is planned when it begins."""
         if self.accelerator.is_main_process:
@@ -183,8 +181,6 @@ class DPPOAsyncTrainer(TrainingLoop, AsyncGRPOTrainer):
         taken = round(self.session.source.stream.epochs * self.session.source.stream.size)
         return taken - sum(block.kept + len(block.left_out) for block in self.stream.in_flight.due)
 
-    # -- the loss -----------------------------------------------------------------------------------------------
-
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
@@ -204,8 +200,6 @@ class DPPOAsyncTrainer(TrainingLoop, AsyncGRPOTrainer):
             # TRL stops after so many groups; here an epoch is one of candidates, of which not all are rolled out.
             self._groups_before_resume = self._candidates - len(self._trained_groups)
         super()._log_step_metrics()
-
-    # -- checkpoints --------------------------------------------------------------------------------------------
 
     def card(self) -> str:
         """Sentence about the method for the card of the model."""

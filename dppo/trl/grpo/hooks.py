@@ -128,8 +128,6 @@ class GRPOHooks(TrainingLoop, GRPOTrainer):
     def calls(self, calls: int) -> None:
         self._step = calls
 
-    # -- in TRL's place -----------------------------------------------------------------------------------------
-
     def _prepare_inputs(self, generation_batch: Any) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
         return self.next_inputs(generation_batch) if self.training else super()._prepare_inputs(generation_batch)
 

@@ -87,8 +87,6 @@ class DPPOTrainer(GRPOHooks):
         self._ceilings = CeilingLines()
         announce(self)
 
-    # -- the run ------------------------------------------------------------------------------------------------
-
     @property
     def method(self) -> Method:
         """The method of the run: objective and pruning."""
@@ -127,8 +125,6 @@ class DPPOTrainer(GRPOHooks):
         plan = None if self.in_use is None else self.in_use.plan
         self.meter.account(self.session, plan, ended=not self.calls % self.schedule.length)
 
-    # -- checkpoints --------------------------------------------------------------------------------------------
-
     def card(self) -> str:
         return card_section(self.method, self.schedule.steps_of_prompts)
 
@@ -163,8 +159,6 @@ class DPPOTrainer(GRPOHooks):
         """Forward passes of the optimizer step in progress, by call of the loss."""
         self.calls, self._loss_metrics = 0, self._no_metrics()
         self.forwards.correction_metrics = CorrectionMetrics()
-
-    # -- a generation: prompts, completions, draws --------------------------------------------------------------
 
     def next_inputs(self, examples: list[dict[str, Any]]) -> dict[str, Any]:
         """The micro-batches of the next call of the loss, of a new generation if one is due."""
@@ -257,8 +251,6 @@ class DPPOTrainer(GRPOHooks):
         for line in [*self.session.messages(), *ceilings]:
             self.accelerator.print(f"dppo | {line}")
         return plan
-
-    # -- the loss of kept completions ----------------------------------------------------------------------------
 
     def loss_of(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         (draw, _), metrics, parts = self.schedule.locate(self.calls), self._loss_metrics, inputs["micro_batches"]

@@ -102,8 +102,6 @@ class RowTrainer(TrainingLoop):
         for line in filter(None, [*made.describe().splitlines(), note, str(self.forwards.layout)]):
             self.accelerator.print(f"dppo | {line}")
 
-    # -- what a subclass defines --------------------------------------------------------------------------------
-
     def prepared(self, dataset: Any) -> tuple[Any, tuple[str, ...]]:
         """The training set as TRL has prepared it, checked, and the columns that rows are read from."""
         raise NotImplementedError
@@ -127,8 +125,6 @@ class RowTrainer(TrainingLoop):
         are the ``shares`` of their rows. TRL's metrics are added to ``step_metrics``, those of tokens if measured.
         """
         raise NotImplementedError
-
-    # -- a step -------------------------------------------------------------------------------------------------
 
     def get_train_dataloader(self) -> Any:
         """TRL's loader, over indices of rows; of a stream TRL's batches."""
@@ -243,8 +239,6 @@ class RowTrainer(TrainingLoop):
             self._scores.append((places, score_U.detach()))
         return loss * processes  # gradients are averaged over ranks
 
-    # -- the run and its checkpoints ----------------------------------------------------------------------------
-
     @property
     def method(self) -> RowMethod:
         """The method that drops rows."""
@@ -293,8 +287,6 @@ class RowTrainer(TrainingLoop):
     def _count_tokens(self, tokens: int) -> None:
         self._tokens_counted += tokens
         self._add_tokens(tokens)
-
-    # -- forward passes as TRL's --------------------------------------------------------------------------------
 
     def padded_forward(
         self, model: Any, input_ids: Tensor, attention_mask: Tensor, width: int, compute_entropy: bool = False
