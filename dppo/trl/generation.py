@@ -5,10 +5,11 @@ for each completion (transformers, "Reuse a cache for multiple generations"). Lo
 numbers are drawn as before.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from accelerate.utils import DistributedType
@@ -17,7 +18,7 @@ from transformers import DynamicCache, GenerationConfig
 from transformers.cache_utils import DynamicLayer
 
 
-def prompts_read_once(trainer: Any) -> AbstractContextManager[None]:
+def prompts_read_once(trainer: Any) -> AbstractContextManager[Any]:
     """A context in which ``generate`` of a trainer's model reads equal prompts of neighbouring rows once.
 
     No effect with sharded weights, pictures, or another cache than one of all keys and values.
@@ -30,7 +31,7 @@ def prompts_read_once(trainer: Any) -> AbstractContextManager[None]:
         return nullcontext()
     if any(type(layer) is not DynamicLayer for layer in DynamicCache(config=model.config).layers):
         return nullcontext()
-    return replaced(model, "generate", partial(_generate, model.generate))
+    return patch.object(model, "generate", partial(_generate, model.generate))
 
 
 def _generate(generate: Callable[..., Tensor], **inputs: Any) -> Tensor:
@@ -66,15 +67,3 @@ def _repeated(ids_BT: Tensor, mask_BT: Tensor) -> tuple[Tensor, Tensor] | None:
     if count == len(run_B):
         return None
     return torch.searchsorted(run_B, torch.arange(count, device=run_B.device)), run_B
-
-
-@contextmanager
-def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """A context in which ``owner.name`` is ``value``; then it is again as it was, on the object or on its class."""
-    before = {name: vars(owner)[name]} if name in vars(owner) else {}
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        delattr(owner, name)
-        vars(owner).update(before)

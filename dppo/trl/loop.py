@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +21,6 @@ from dppo.files import write_text
 from dppo.trl.checkpoints import files, resume
 from dppo.trl.fixed import FixedSettings
 from dppo.trl.forwards import ForwardPasses
-from dppo.trl.generation import replaced
 from dppo.trl.metrics import LOADING, MAIN, OURS, PhaseClock
 from dppo.trl.safeguards import StepGuard, end_at_exit
 
@@ -172,7 +172,7 @@ class TrainingLoop(_BaseTrainer):
         folder = run_folder / f"checkpoint-{self.state.global_step}"
         errors = files.checkpoint_errors(folder, "it could not be written; if its disk is full, free space")
         # Transformers would delete older checkpoints before the new one is on the disk.
-        with replaced(self.args, "save_total_limit", None), errors:
+        with patch.object(self.args, "save_total_limit", None), errors:
             if saves:  # an earlier checkpoint of this step must not count as complete, nor as TRL's own
                 for name in (files.LIST_FILE, files.STATE):
                     (folder / name).unlink(missing_ok=True)

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -28,7 +29,6 @@ from dppo.trl.async_grpo.stream import GroupStream
 from dppo.trl.async_grpo.worker import RequestedRolloutWorker, RequestedWorker
 from dppo.trl.checkpoints.files import OUR_STATE
 from dppo.trl.checkpoints.state import read_state, settings_of
-from dppo.trl.generation import replaced
 from dppo.trl.grpo.prompts import content_of, stream_and_history
 from dppo.trl.loop import TrainingLoop
 from dppo.trl.metrics import share_done
@@ -80,7 +80,7 @@ class DPPOAsyncTrainer(TrainingLoop, AsyncGRPOTrainer):
         if train_dataset is not None and not isinstance(train_dataset, Dataset):
             problem = f"train_dataset is {type(train_dataset).__name__}, and prompts are requested by their rows"
             raise ConfigError(f"{problem}. Load it without streaming, or use TRL's AsyncGRPOTrainer.")
-        ours = replaced(async_grpo_trainer, "AsyncRolloutWorker", RequestedRolloutWorker)
+        ours = patch.object(async_grpo_trainer, "AsyncRolloutWorker", RequestedRolloutWorker)
         with ours, made_without_gpu():  # TRL has no hooks for them
             super().__init__(model, reward_funcs, args, train_dataset, rollout_worker=rollout_worker, **kwargs)
         check_processes(self)
@@ -269,8 +269,8 @@ class _Calls(IterableDataset):
         return found[0]
 
 
-def made_without_gpu() -> AbstractContextManager[None]:
+def made_without_gpu() -> AbstractContextManager[Any]:
     """A context in which TRL's asynchronous trainers can be made on a CPU: they ask CUDA for the device's peak."""
     if torch.cuda.is_available():
         return nullcontext()
-    return replaced(async_grpo_trainer, "get_peak_flops_per_device", lambda accelerator, dtype: None)
+    return patch.object(async_grpo_trainer, "get_peak_flops_per_device", lambda accelerator, dtype: None)

@@ -7,12 +7,13 @@ import copy
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, cast
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from dppo.trl.generation import prompts_read_once, replaced
+from dppo.trl.generation import prompts_read_once
 from dppo.trl.grpo.rollouts import GeneratedBatch, loss_mask
 from dppo.trl.loop import TrainingLoop
 from dppo.trl.pictures import Pictures, listed_pictures
@@ -72,10 +73,10 @@ class GRPOHooks(TrainingLoop, GRPOTrainer):
             return rewards[-1]
 
         with (
-            replaced(self, "_calculate_rewards", calculated),
-            replaced(self, "_deferring", True),
-            replaced(self, "vllm_importance_sampling_correction", False),
-            replaced(self, "num_generations", self.num_generations if equal_groups else 1),
+            patch.object(self, "_calculate_rewards", calculated),
+            patch.object(self, "_deferring", True),
+            patch.object(self, "vllm_importance_sampling_correction", False),
+            patch.object(self, "num_generations", self.num_generations if equal_groups else 1),
         ):
             output = self._generate_and_score_completions(examples)
         # TRL shuffles here, and the next completions are sampled with the random numbers that come after it.
@@ -111,7 +112,7 @@ class GRPOHooks(TrainingLoop, GRPOTrainer):
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """As TRL's, without an empty table of completions."""
-        with replaced(self, "log_completions", self.log_completions and bool(self._logs["prompt"])):
+        with patch.object(self, "log_completions", self.log_completions and bool(self._logs["prompt"])):
             super().log(logs, *args, **kwargs)
 
     @property

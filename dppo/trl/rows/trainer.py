@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -31,7 +32,6 @@ from dppo.step.rows import SCORES_FILE
 from dppo.trl.batch import MicroBatch
 from dppo.trl.checkpoints.files import OUR_STATE
 from dppo.trl.checkpoints.state import fingerprint, optimizer_effect, read_state, settings_of
-from dppo.trl.generation import replaced
 from dppo.trl.loop import TrainingLoop
 from dppo.trl.metrics import STEP, logs_next_step, share_done
 from dppo.trl.rows.config import check_dataset, method_of_run
@@ -131,7 +131,7 @@ class RowTrainer(TrainingLoop):
         if self.table is None:
             return super().get_train_dataloader()
         rows = range(len(self.table))
-        with replaced(self, "train_dataset", rows), replaced(self, "data_collator", _indices):
+        with patch.object(self, "train_dataset", rows), patch.object(self, "data_collator", _indices):
             return super().get_train_dataloader()
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> tuple[list[Any], None]:
