@@ -14,7 +14,7 @@ class Commit(BuildHookInterface):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Add the file, unless the build is editable or from an sdist, which has it."""
         sys.path.insert(0, self.root)
-        from dppo.install import COMMIT_FILE, commit
+        from dppo.lab.commit import COMMIT_FILE, commit
 
         found = commit()
         if version == "editable" or COMMIT_FILE.is_file() or found is None:

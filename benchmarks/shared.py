@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dppo.environment import environment
 from dppo.files import write_json
+from dppo.lab.environment import environment
 
 T = TypeVar("T")
 Record = dict[str, Any]

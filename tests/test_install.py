@@ -14,6 +14,7 @@ import pytest
 from answer_judge.evaluation import vllm_engine
 from dppo import install
 from dppo.install import install_line
+from dppo.lab import commit, judge
 
 ROOT = Path(__file__).parent.parent
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
@@ -28,16 +29,19 @@ def installed(noted):
 @pytest.fixture
 def no_clone(monkeypatch, tmp_path):
     """As from site-packages: without pyproject.toml above it."""
-    monkeypatch.setattr(install, "__file__", str(tmp_path / "site-packages" / "dppo" / "install.py"))
+    folder = tmp_path / "site-packages" / "dppo"
+    monkeypatch.setattr(commit, "COMMIT_FILE", folder / "commit.txt")
+    monkeypatch.setattr(install, "__file__", str(folder / "install.py"))
+    monkeypatch.setattr(judge, "__file__", str(folder / "lab" / "judge.py"))
 
 
 def test_a_clone_installs_from_itself_and_a_copy_from_where_pip_found_it(no_clone, monkeypatch):
-    assert install.judge_line() == "pip install './answer-judge[eval]' in a clone of dppo's repository"
+    assert judge.judge_line() == "pip install './answer-judge[eval]' in a clone of dppo's repository"
     noted = {"url": "https://host/dppo.git", "vcs_info": {"vcs": "git", "commit_id": "abc123"}}
     monkeypatch.setattr(importlib.metadata, "distribution", installed(noted))
     source = "git+https://host/dppo.git@abc123"
     assert install_line("trl") == f"pip install 'dppo[trl] @ {source}'"
-    assert install.judge_line() == f"pip install 'answer-judge[eval] @ {source}#subdirectory=answer-judge'"
+    assert judge.judge_line() == f"pip install 'answer-judge[eval] @ {source}#subdirectory=answer-judge'"
     monkeypatch.undo()
     assert install_line("trl") == f"pip install -e '{ROOT}[trl]'"
 
@@ -54,29 +58,29 @@ def test_no_line_sends_a_reader_to_a_registry_for_this_library():
     bare = re.compile(r"""pip install (?!-e|\.)[^\n`]*['" ]dppo(\[[\w,]+\])?(?! ?@)['" ]""")
     assert bare.search("pip install 'dppo[trl]'") and not bare.search('pip install "dppo[trl] @ git+URL"')
     sources = {*(ROOT / "dppo").rglob("*.py"), ROOT / "README.md", *(ROOT / "docs").glob("*.md")}
-    sources -= {ROOT / "dppo" / "install.py"}  # which says so
+    sources -= {ROOT / "dppo" / "install.py", ROOT / "dppo" / "lab" / "judge.py"}  # which say so
     assert [str(path) for path in sources if bare.search(path.read_text(encoding="utf-8"))] == []
 
 
 def test_a_clones_commit_is_gits_and_a_built_copys_is_what_was_recorded(monkeypatch, tmp_path):
     head = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert install.commit().rstrip("+") == head.stdout.strip()
+    assert commit.commit().rstrip("+") == head.stdout.strip()
     recorded = tmp_path / "commit.txt"
     recorded.write_text("abc1234\n")
-    monkeypatch.setattr(install, "COMMIT_FILE", recorded)
-    assert install.commit() == "abc1234"
+    monkeypatch.setattr(commit, "COMMIT_FILE", recorded)
+    assert commit.commit() == "abc1234"
 
 
 def test_a_copy_in_an_environment_within_another_repository_has_not_that_ones_commit(no_clone):
     """The wrong twin asked git, which looks upwards until it finds any repository."""
-    place = Path(install.__file__)
+    place = commit.COMMIT_FILE
     place.parent.mkdir(parents=True)
     subprocess.run(["git", "init", "--quiet", str(place.parents[2])], check=True)
     author = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
     subprocess.run(["git", *author, "commit", "--quiet", "--allow-empty", "-m", "x"], cwd=place.parents[2], check=True)
-    assert install.commit() is None
+    assert commit.commit() is None
     (place.parents[1] / "pyproject.toml").touch()
-    assert install.commit()
+    assert commit.commit()
 
 
 WITHOUT = """
@@ -131,7 +135,7 @@ def test_without_the_judge_a_run_passes_a_dry_run_and_a_reward_that_needs_it_say
     assert status == 0, error
     assert "rewards: score" in said and "192 of embedded" not in said and "64 of embedded" in said
     status, said, error = without({"answer_judge"}, code.format(words=f"{words} --reward_funcs accuracy"))
-    line = f"reward_funcs: accuracy needs answer-judge, which is not installed: {install.judge_line()}"
+    line = f"reward_funcs: accuracy needs answer-judge, which is not installed: {judge.judge_line()}"
     assert status == 1 and line in said, error
 
 

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 import dppo
-from dppo.install import COMMIT_FILE, commit
+from dppo.lab.commit import COMMIT_FILE, commit
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("dppo",)

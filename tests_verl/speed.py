@@ -23,8 +23,8 @@ import torch  # noqa: E402
 import toy  # noqa: E402
 from steps import Step  # noqa: E402
 
-from dppo.environment import environment  # noqa: E402
 from dppo.files import write_json  # noqa: E402
+from dppo.lab.environment import environment  # noqa: E402
 
 SEED, TURNS, PROMPTS, GENERATIONS, LONGEST = 0, 11, 16, 8, 320
 PHASES = ("old", "ref", "update")

@@ -21,7 +21,6 @@ import torch
 
 from benchmarks.learning.tables import learned
 from benchmarks.shared import Record, earlier, options
-from dppo.environment import environment
 from dppo.errors import ConfigError
 from dppo.files import write_json
 from dppo.lab.cli.words import listed, read_words
@@ -30,6 +29,7 @@ from dppo.lab.comparison.curves import Point
 from dppo.lab.comparison.plan import Comparison
 from dppo.lab.comparison.results import Curves, RunResult, Target, final_target, ratios, result_of
 from dppo.lab.comparison.runner import Event, run_comparison
+from dppo.lab.environment import environment
 from dppo.lab.runs.folder import STOCK
 from dppo.lab.runs.parsing import read_file, read_flags
 from dppo.lab.runs.reader import read_logs

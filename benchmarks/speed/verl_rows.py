@@ -20,8 +20,8 @@ from typing import Any
 import torch
 
 from benchmarks.shared import earlier, options, spread_with_ends
-from dppo.environment import environment
 from dppo.files import write_json
+from dppo.lab.environment import environment
 
 TESTS = Path(__file__).parents[2] / "tests_verl"
 SEED, TURNS, GENERATIONS = 0, 7, 8

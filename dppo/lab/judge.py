@@ -1,10 +1,12 @@
 """answer_judge, a distribution of its own, imported only where a run asks for what it judges."""
 
+import shlex
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from dppo.errors import ConfigError, DPPOError
-from dppo.install import judge_line
+from dppo.install import source_of_copy
 
 EXPLAINED: tuple[type[Exception], ...] = (DPPOError,)
 """Errors whose message says what to do: a command prints it and ends, a dry run lists it."""
@@ -28,3 +30,13 @@ def judge(part: str, asked: str) -> Any:
         if error.name != "answer_judge":
             raise
         raise ConfigError(f"{asked} needs answer-judge, which is not installed: {judge_line()}") from None
+
+
+def judge_line() -> str:
+    """The pip command for answer-judge, a distribution in the same repository, from where this copy is."""
+    folder, source = Path(__file__).parents[2] / "answer-judge", source_of_copy()
+    if (folder / "pyproject.toml").is_file():
+        return f"pip install -e {shlex.quote(f'{folder}[eval]')}"
+    if "+" in source:
+        return f"pip install {shlex.quote(f'answer-judge[eval] @ {source}#subdirectory=answer-judge')}"
+    return "pip install './answer-judge[eval]' in a clone of dppo's repository"

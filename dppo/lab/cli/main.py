@@ -8,8 +8,9 @@ from importlib import import_module
 
 from dppo import __version__
 from dppo.errors import did_you_mean
-from dppo.install import commit, install_line
+from dppo.install import install_line
 from dppo.lab.cli import INTERRUPTED
+from dppo.lab.commit import commit
 from dppo.lab.judge import EXPLAINED
 
 COMMANDS = {

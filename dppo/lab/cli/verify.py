@@ -63,7 +63,8 @@ def main(words: Sequence[str]) -> int:
 def _verify(config: str | None, fields: Sequence[str], options: argparse.Namespace) -> int:
     started = time.perf_counter()
     show_status("loading")
-    from dppo.environment import environment, one_thread
+    from dppo.environment import one_thread
+    from dppo.lab.environment import environment
     from dppo.lab.frozen.variance import pilot_ceilings, variance_table
     from dppo.methods import ALL_TOKENS
     from dppo.objective import DR_GRPO

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dppo.environment import environment
 from dppo.errors import ConfigError
 from dppo.files import write_json
 from dppo.lab.comparison.contestants import SEEDED, SHARED, Contestant, choose
 from dppo.lab.comparison.curves import COMPARISON_FILE, CONFIG_FILE, RESULTS_FILE, RUNS, STARTS
 from dppo.lab.demo.scratch import SCRATCH
+from dppo.lab.environment import environment
 from dppo.lab.runs.benchmarks import load_benchmarks
 from dppo.lab.runs.folder import FORMAT, STOCK
 from dppo.lab.runs.parsing import COMPARISON, AnyRun, read_file, read_flags

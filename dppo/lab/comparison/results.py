@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from dppo.environment import environment
 from dppo.errors import FileError
 from dppo.lab.comparison.contestants import Contestant
 from dppo.lab.comparison.curves import READOUTS, Curve, Over, Point, accuracy_at, curve_of, reach
 from dppo.lab.comparison.plan import Comparison
 from dppo.lab.comparison.survival import PerSeed, median_interval, ratio
+from dppo.lab.environment import environment
 from dppo.lab.runs.folder import FORMAT, STOCK, RunFacts
 from dppo.lab.runs.reader import phases_of, read_facts, read_logs
 from dppo.lab.statistics import seed_interval

@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from dppo.environment import environment, one_thread
+from dppo.environment import one_thread
 from dppo.errors import ConfigError
+from dppo.lab.environment import environment
 from dppo.lab.frozen.lines import FrozenLine, PrunedLevel
 from dppo.lab.frozen.sample import DrawFigures, bias_of, figures, sample
 from dppo.methods import Method

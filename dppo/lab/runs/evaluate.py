@@ -8,9 +8,9 @@ import torch
 from scipy import stats
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from dppo.environment import environment
 from dppo.errors import ConfigError
 from dppo.files import write_json
+from dppo.lab.environment import environment
 from dppo.lab.gym import GymScorer, reasoning_gym_task
 from dppo.lab.runs.held_out import asker, check_names, gym_set, sums
 from dppo.lab.runs.models import cannot_load

@@ -9,7 +9,7 @@ from torch import Tensor
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from dppo.environment import environment
+from dppo.lab.environment import environment
 from dppo.lab.runs.folder import STOCK, PromptLine, RunFacts
 from dppo.methods import METHODS
 from dppo.step import StepPlan, StepPrompts
