@@ -245,13 +245,12 @@ class Planned:
 
 
 CONTEXT = StepContext(value_Q=torch.from_numpy(VALUE_P))
+EVERY_ROW = torch.ones(N, dtype=torch.bool)
 
 
-def rewards(keep_N=None) -> Rewards:
-    found = Rewards(
-        reward_NF=torch.from_numpy(REWARD_NF), group_N=torch.from_numpy(GROUP_N), weight_F=torch.from_numpy(WEIGHT_F)
-    )
-    return found if keep_N is None else found.take(keep_N)
+def rewards(keep_N=EVERY_ROW) -> Rewards:
+    reward_NF, group_N, weight_F = map(torch.from_numpy, (REWARD_NF, GROUP_N, WEIGHT_F))
+    return Rewards(reward_NF=reward_NF, group_N=group_N, weight_F=weight_F).take(keep_N)
 
 
 def planned(method: Method) -> Iterator[Planned]:
@@ -264,21 +263,25 @@ def planned(method: Method) -> Iterator[Planned]:
             yield Planned(method, chance, chance_U, draw.keep_N, draw.weight_N, plans)
 
 
-def after(method: Method, draw) -> Iterator[tuple[StepPlan, float]]:
-    """Plans of a step in which ``draw`` chose the prompts, and their chances."""
-    keep_N = draw.keep_N[GROUP_N]
+def rolled_out(keep_N=EVERY_ROW) -> RolledOut:
+    """What was rolled out of the prompts that were kept."""
     length_N, old_NT, mask_NT = (torch.from_numpy(value)[keep_N] for value in (LENGTH_N, OLD_NT, MASK_NT))
-    rolled_out = RolledOut(
+    return RolledOut(
         rewards=rewards(keep_N),
         tokens_N=length_N,
         uncertainty_N=uncertainty(old_NT, mask_NT),
         sampled=SampledTokens(logp_NT=old_NT, mask_NT=mask_NT),
     )
+
+
+def after(method: Method, draw) -> Iterator[tuple[StepPlan, float]]:
+    """Plans of a step in which ``draw`` chose the prompts, and their chances."""
+    given = rolled_out(draw.keep_N[GROUP_N])
     prompts = drawn_block(Block(candidates=CANDIDATES, draw=draw), 1)
     expected = None if prompts.expected_tokens is None else EXPECTED_TOKENS
     prompts = replace(prompts, sequences=N, context=CONTEXT.take(draw.keep_N), expected_tokens=expected)
     drawn = replace(method, completions=enumerated(method.completions), tokens=enumerated(method.tokens))
-    return every_way(lambda tape: plan_step(drawn, rolled_out, prompts, streams=lambda *_: tape, max_tokens=T))
+    return every_way(lambda tape: plan_step(drawn, given, prompts, streams=lambda *_: tape, max_tokens=T))
 
 
 def expectation(method: Method, of_planned=Planned.gradients):
