@@ -2,68 +2,27 @@
 
 from dataclasses import replace
 from functools import partial
+from itertools import product
 
 import numpy as np
 import pytest
+import tiny_policy as tiny
 import torch
 from claims import claims
-from tiny_policy import (
-    CONTEXT,
-    GROUP_N,
-    GRPO_BY_HAND,
-    LENGTH_N,
-    MASK_NT,
-    OLD_NT,
-    THETA,
-    TOTAL_N,
-    N,
-    at_rates,
-    centred,
-    expectation,
-    full_gradient,
-    log_probs,
-    parts,
-    planned,
-    relative_error,
-    rewards,
-)
+from tiny_policy import CONTEXT, GRPO_BY_HAND, N, at_rates, expectation, full_gradient, relative_error
 
+from dppo import objective, pruning
 from dppo.methods import METHODS
-from dppo.objective import (
-    ADVANTAGE_RULES,
-    GROUP_SCALED,
-    NORMALISERS,
-    Tokens,
-    cispo,
-    clipped_tokens,
-    emphasised,
-    k3,
-    off_policy_masked,
-    powered,
-    sapo,
-    sequence_ratio,
-    token_ratio,
-    vespo,
-)
-from dppo.pruning import (
-    POISSON,
-    SYSTEMATIC,
-    UNWEIGHTED,
-    Auto,
-    PromptPruning,
-    Pruning,
-    absolute_advantage,
-    advantage_with_length,
-    advantage_with_uncertainty,
-    uniform,
-    uniform_score,
-)
-from dppo.step import RolledOut, StepSizes, completions_of
+from dppo.objective import ADVANTAGE_RULES, NORMALISERS, clipped_tokens, emphasised
+from dppo.pruning import Auto, PromptPruning, Pruning, advantage_with_length, uniform_score
+from dppo.step import StepSizes, completions_of
 
 EXACT, BIASED = 1e-12, 1e-3
 LEVELS = {"completions": (0.0, 0.5), "prompts": (0.5, 0.0), "both": (0.5, 0.5)}
 BETAS = (0.0, 0.2)
 GRPO, DPPO, CPPO = METHODS["grpo"], METHODS["dppo"], METHODS["cppo"]
+WITH_KL = replace(GRPO_BY_HAND, beta=0.2)
+REWARDS, TOTAL_N, LENGTH_N = tiny.rewards(), tiny.TOTAL_N, tiny.LENGTH_N
 
 OTHERS = claims("BY_HAND")
 BY_HAND = {name: OTHERS.get(name, GRPO_BY_HAND) for name in METHODS}
@@ -79,16 +38,15 @@ def check(method, by_hand):
 
 
 def test_the_tiny_problem_has_what_the_claims_are_about():
-    advantage_N = GRPO.advantages(rewards(), CONTEXT)
+    advantage_N = GRPO.advantages(REWARDS, CONTEXT)
     torch.testing.assert_close(advantage_N, torch.from_numpy(GRPO_BY_HAND.advantage_N), rtol=0, atol=EXACT)
-    logp, old, mask = (torch.from_numpy(value) for value in (log_probs(THETA), OLD_NT, MASK_NT))
-    tokens = Tokens(logp_BT=logp, old_logp_BT=old, advantage_B=advantage_N, mask_BT=mask)
-    for ratio in ({}, {"ratio": sequence_ratio, "clip_low": 3e-4, "clip_high": 4e-4}):
-        low_NT, high_NT = clipped_tokens(tokens, **ratio)
-        assert low_NT.any() and high_NT.any(), "something is clipped at either bound"
+    logp, old, mask = map(torch.from_numpy, (tiny.log_probs(tiny.THETA), tiny.OLD_NT, tiny.MASK_NT))
+    tokens = objective.Tokens(logp_BT=logp, old_logp_BT=old, advantage_B=advantage_N, mask_BT=mask)
+    for ratio in ({}, {"ratio": objective.sequence_ratio, "clip_low": 3e-4, "clip_high": 4e-4}):
+        assert all(clipped_NT.any() for clipped_NT in clipped_tokens(tokens, **ratio)), "at either bound"
     assert (advantage_N == 0).sum() == 1
-    assert len(set(LENGTH_N.tolist())) > 2 and len(set(np.bincount(GROUP_N).tolist())) > 1
-    outcomes = list(planned(at_rates(DPPO, 0.5, 0.5)))
+    assert len(set(LENGTH_N.tolist())) > 2 and len(set(np.bincount(tiny.GROUP_N).tolist())) > 1
+    outcomes = list(tiny.planned(at_rates(DPPO, 0.5, 0.5)))
     assert sum(o.prompt_chance * o.chance_U.sum() for o in outcomes) == pytest.approx(1.0, abs=EXACT)
     assert len(outcomes) == 3 and sum(len(o.chance_U) for o in outcomes) == 15
 
@@ -109,54 +67,78 @@ def test_every_preset_keeps_its_claim(name, level, beta):
     check(at_rates(METHODS[name], prompt, completion, beta=beta), replace(BY_HAND[name], beta=beta))
 
 
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("name", NORMALISERS)
-def test_every_normaliser_keeps_its_claim(name, level):
-    prompt, completion = LEVELS[level]
-    method = at_rates(DPPO, prompt, completion, normaliser=NORMALISERS[name], beta=0.2)
-    check(method, replace(GRPO_BY_HAND, divided=name, beta=0.2))
-    assert not method.biases()
-
-
 SCALED_BY_HAND = {
     "group": GRPO_BY_HAND.advantage_N,
-    "none": centred(TOTAL_N),
-    "batch": centred(TOTAL_N) / (TOTAL_N.std(ddof=1) + 1e-4),
+    "none": tiny.centred(TOTAL_N),
+    "batch": tiny.centred(TOTAL_N) / (TOTAL_N.std(ddof=1) + 1e-4),
 }
-
-
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("name", ADVANTAGE_RULES)
-def test_every_scaling_of_advantages_keeps_its_claim(name, level):
-    prompt, completion = LEVELS[level]
-    method = at_rates(DPPO, prompt, completion, advantages=ADVANTAGE_RULES[name])
-    check(method, replace(GRPO_BY_HAND, advantage_N=SCALED_BY_HAND[name]))
-    assert (not method.biases()) == (level == "completions" or name != "batch")
-
-
 WAYS = {
-    "uniform": {"rate": 0.5, "rule": uniform},
+    "uniform": {"rate": 0.5, "rule": pruning.uniform},
     "high floor": {"rate": 0.7, "floor": 0.3, "score": advantage_with_length},
     "token budget": {"rate": 0.4, "budget": "tokens", "score": advantage_with_length},
-    "systematic": {"rate": 0.5, "design": SYSTEMATIC, "score": uniform_score},
-    "uncertainty": {"rate": 0.5, "score": advantage_with_uncertainty},
-    "unweighted": {"rate": 0.5, "weighting": UNWEIGHTED, "score": absolute_advantage},
+    "systematic": {"rate": 0.5, "design": pruning.SYSTEMATIC, "score": uniform_score},
+    "uncertainty": {"rate": 0.5, "score": pruning.advantage_with_uncertainty},
+    "unweighted": {"rate": 0.5, "weighting": pruning.UNWEIGHTED, "score": pruning.absolute_advantage},
 }
+EAGER = Auto(fewest=1, least_gain=1.0)
+CHOSEN = Pruning(rate=0.8, floor=0.2, auto=EAGER, score=lambda completions: 10.0**completions.group_N)
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_other_ways_to_prune_keep_their_claim(way):
-    by_prompts = {name: value for name, value in WAYS[way].items() if name != "score"}
-    check(replace(DPPO, completions=Pruning(**WAYS[way]), beta=0.2), replace(GRPO_BY_HAND, beta=0.2))
-    check(at_rates(replace(DPPO, prompts=PromptPruning(**by_prompts)), by_prompts["rate"], 0.0), GRPO_BY_HAND)
+POWERS = (-0.5, 0.5, 1.0)
+
+
+def raised(value_N, power):
+    """Advantages, emphasised."""
+    return np.sign(value_N) * np.abs(value_N) ** (1 + power)
+
+
+def variants():
+    """Name, method, its objective by hand, and True if it must be unbiased."""
+    for level, rates in LEVELS.items():
+        for name, normaliser in NORMALISERS.items():
+            method = at_rates(DPPO, *rates, normaliser=normaliser, beta=0.2)
+            yield f"{name} normaliser, {level}", method, replace(WITH_KL, divided=name), True
+        for name, rule in ADVANTAGE_RULES.items():
+            exact, plain = level == "completions" or name != "batch", SCALED_BY_HAND[name]
+            method = at_rates(DPPO, *rates, advantages=rule)
+            yield f"{name} scaling, {level}", method, replace(GRPO_BY_HAND, advantage_N=plain), exact
+            for power in POWERS if level != "prompts" else ():
+                method = at_rates(DPPO, *rates, advantages=emphasised(rule, power), beta=0.2)
+                by_hand = replace(WITH_KL, advantage_N=raised(plain, power))
+                yield f"{name} scaling, power {power}, {level}", method, by_hand, exact
+        bonus = {"entropy_coef": 0.3}
+        yield f"entropy bonus, {level}", at_rates(DPPO, *rates, **bonus), replace(GRPO_BY_HAND, **bonus), True
+    for name, way in WAYS.items():
+        exact, by_prompts = name != "unweighted", {key: value for key, value in way.items() if key != "score"}
+        yield f"{name} completions", replace(DPPO, completions=Pruning(**way), beta=0.2), WITH_KL, exact
+        method = at_rates(replace(DPPO, prompts=PromptPruning(**by_prompts)), way["rate"], 0.0)
+        yield f"{name} prompts", method, GRPO_BY_HAND, exact
+    for beta in BETAS:
+        method = replace(DPPO, beta=beta, completions=CHOSEN)
+        yield f"rate chosen from the scores, beta {beta}", method, replace(GRPO_BY_HAND, beta=beta), True
+
+
+@pytest.mark.parametrize(("method", "by_hand", "exact"), [pytest.param(*each, id=name) for name, *each in variants()])
+def test_every_variant_keeps_its_claim(method, by_hand, exact):
+    check(method, by_hand)
+    assert bool(method.biases()) != exact
+
+
+def test_powers_change_the_objective_and_scores_choose_a_rate():
+    for plain, power in product(SCALED_BY_HAND.values(), POWERS):
+        by_hand, other = (replace(WITH_KL, advantage_N=value_N) for value_N in (plain, raised(plain, power)))
+        assert relative_error(other.gradient(), by_hand.gradient()) > 1e-2
+    for beta in BETAS:
+        seen = completions_of(replace(DPPO, beta=beta), tiny.rolled_out(), CONTEXT)
+        assert CHOSEN.choice(CHOSEN.samples(seen)).rate > 0
 
 
 OTHER_LOSSES = {
-    "sapo": {"token_loss": sapo},
-    "vespo": {"token_loss": vespo},
-    "cispo": {"token_loss": partial(cispo, ratio_max=1.2)},
-    "off-policy mask": {"token_loss": partial(off_policy_masked, loss=GRPO.token_loss, threshold=0.1)},
-    "kl times the ratio": {"kl": partial(k3, ratio=token_ratio)},
+    "sapo": {"token_loss": objective.sapo},
+    "vespo": {"token_loss": objective.vespo},
+    "cispo": {"token_loss": partial(objective.cispo, ratio_max=1.2)},
+    "off-policy mask": {"token_loss": partial(objective.off_policy_masked, loss=GRPO.token_loss, threshold=0.1)},
+    "kl times the ratio": {"kl": partial(objective.k3, ratio=objective.token_ratio)},
 }
 
 
@@ -166,20 +148,13 @@ def test_other_losses_are_covered_too(name):
     method = at_rates(DPPO, 0.5, 0.5, beta=0.2, **OTHER_LOSSES[name])
     full = full_gradient(method)
     assert not method.biases() and relative_error(expectation(method), full) < EXACT
-    assert relative_error(full, replace(GRPO_BY_HAND, beta=0.2).gradient()) > BIASED
-
-
-@pytest.mark.parametrize("level", LEVELS)
-def test_an_entropy_bonus_is_a_mean_over_tokens_and_keeps_its_claim(level):
-    prompt, completion = LEVELS[level]
-    method = at_rates(DPPO, prompt, completion, entropy_coef=0.3)
-    check(method, replace(GRPO_BY_HAND, entropy_coef=0.3))
-    assert not method.biases()
+    assert relative_error(full, WITH_KL.gradient()) > BIASED
 
 
 # The wrong versions: each is one mistake away from the estimator, and each is caught.
 
 BOTH = at_rates(DPPO, 0.5, 0.5, beta=0.2)
+COMPLETIONS = at_rates(DPPO, 0.0, 0.5)
 
 
 def kept(outcome):
@@ -187,23 +162,7 @@ def kept(outcome):
 
 
 def prompt_weight_N(outcome):
-    return outcome.prompt_weight_P[GROUP_N]
-
-
-MISTAKES = {
-    "weights forgotten": lambda o: o.gradients(kept(o)),
-    "prompt weight forgotten": lambda o: o.gradients(o.weight_UN / prompt_weight_N(o).clamp_min(1)),
-    "completion weight forgotten": lambda o: o.gradients(kept(o) * prompt_weight_N(o)),
-    "divides by the completions kept": lambda o: o.gradients() * N / kept(o).sum(1, keepdim=True).clamp_min(1),
-    "divides by those rolled out": lambda o: o.gradients() * N / max(int(o.keep_P[GROUP_N].sum()), 1),
-}
-
-
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_mistakes_are_caught(mistake):
-    wanted = replace(GRPO_BY_HAND, beta=0.2).gradient()
-    assert relative_error(expectation(BOTH, MISTAKES[mistake]), wanted) > 1e-2
-    assert relative_error(expectation(BOTH, lambda o: o.gradients()), wanted) < EXACT
+    return outcome.prompt_weight_P[tiny.GROUP_N]
 
 
 def folded(outcome):
@@ -211,31 +170,51 @@ def folded(outcome):
     return outcome.at_advantages(kept(outcome), outcome.advantage_N * outcome.weight_UN)
 
 
-def test_folding_the_weight_into_the_advantage_is_right_without_kl():
-    for beta, right in ((0.0, True), (0.2, False)):
-        method = at_rates(DPPO, 0.0, 0.5, beta=beta)
-        assert (relative_error(expectation(method, folded), full_gradient(method)) < EXACT) == right
+def of_survivors(outcome):
+    """Statistics of groups after pruning."""
+    advantages = [GRPO.advantages(REWARDS.only(weight_N > 0), CONTEXT) for weight_N in outcome.weight_UN]
+    return outcome.at_advantages(outcome.weight_UN, advantages)
 
 
-def test_group_statistics_after_pruning_are_biased():
-    def survivors(outcome):
-        advantages = [GRPO.advantages(rewards().only(weight_N > 0), CONTEXT) for weight_N in outcome.weight_UN]
-        return outcome.at_advantages(outcome.weight_UN, advantages)
-
-    got = expectation(at_rates(DPPO, 0.0, 0.5), survivors)
-    assert relative_error(got, GRPO_BY_HAND.gradient()) > 1e-2
+def emphasised_late(outcome):
+    """The transform after the draw, on weighted advantages."""
+    return outcome.at_advantages(kept(outcome), objective.powered(outcome.advantage_N * outcome.weight_UN, power=1.0))
 
 
-def part_NK(method, **changes):
-    known = {"denominator": float(N), "tokens": float(LENGTH_N.sum())}
-    return parts(method, method.advantages(rewards(), CONTEXT), **(known | changes))
+MISTAKES = {
+    "weights forgotten": (BOTH, lambda o: o.gradients(kept(o))),
+    "prompt weight forgotten": (BOTH, lambda o: o.gradients(o.weight_UN / prompt_weight_N(o).clamp_min(1))),
+    "completion weight forgotten": (BOTH, lambda o: o.gradients(kept(o) * prompt_weight_N(o))),
+    "divides by completions kept": (BOTH, lambda o: o.gradients() * N / kept(o).sum(1, keepdim=True).clamp_min(1)),
+    "divides by those rolled out": (BOTH, lambda o: o.gradients() * N / max(int(o.keep_P[tiny.GROUP_N].sum()), 1)),
+    "weight folded into the advantage": (replace(COMPLETIONS, beta=0.2), folded),
+    "statistics of survivors": (COMPLETIONS, of_survivors),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes_are_caught(mistake):
+    method, wrong = MISTAKES[mistake]
+    wanted = full_gradient(method)
+    assert relative_error(expectation(method, wrong), wanted) > 1e-2
+    assert relative_error(expectation(method), wanted) < EXACT
+
+
+def test_weights_in_advantages_are_right_without_kl_and_unless_these_are_emphasised_afterwards():
+    assert relative_error(expectation(COMPLETIONS, folded), full_gradient(COMPLETIONS)) < EXACT
+    wanted = full_gradient(replace(COMPLETIONS, advantages=emphasised(objective.GROUP_SCALED, 1.0)))
+    assert relative_error(expectation(COMPLETIONS, emphasised_late), wanted) > 1e-2
+
+
+def part_NK(method, denominator=N):
+    return tiny.parts(method, method.advantages(REWARDS, CONTEXT), float(denominator), float(LENGTH_N.sum()))
 
 
 def test_zero_advantage_is_free_to_drop_without_kl_and_not_with_it():
-    nonzero_N = (GRPO.advantages(rewards(), CONTEXT) != 0).double()
+    nonzero_N = (GRPO.advantages(REWARDS, CONTEXT) != 0).double()
     wanted = GRPO_BY_HAND.gradient()
     assert relative_error(nonzero_N @ part_NK(GRPO), wanted) < EXACT
-    assert relative_error(nonzero_N @ part_NK(GRPO, denominator=N - 1), wanted) > 1e-2, "still counted"
+    assert relative_error(nonzero_N @ part_NK(GRPO, N - 1), wanted) > 1e-2, "still counted"
     for term in ({"beta": 0.2}, {"entropy_coef": 0.2}):
         got = nonzero_N @ part_NK(replace(GRPO, **term))
         assert relative_error(got, replace(GRPO_BY_HAND, **term).gradient()) > 1e-2
@@ -249,9 +228,9 @@ def test_cppo_is_biased_whatever_it_is_multiplied_by():
 
 def test_a_mean_over_the_kept_rows_needs_a_fixed_size():
     """Averaging over the survivors with weight C / prob, C the expected share kept: exact where the share is fixed."""
-    independent = replace(DPPO, completions=replace(DPPO.completions, design=POISSON))
+    independent = replace(DPPO, completions=replace(DPPO.completions, design=pruning.POISSON))
     method = at_rates(independent, 0.0, 3 / 7, beta=0.2)
-    (outcome,) = planned(method)
+    (outcome,) = tiny.planned(method)
     kept_U = kept(outcome).sum(1)
     assert (outcome.chance_U @ kept_U).item() == pytest.approx(4.0, abs=1e-9)
     mean_over_kept = outcome.gradients() * (4 / kept_U.clamp_min(1))[:, None]
@@ -261,35 +240,25 @@ def test_a_mean_over_the_kept_rows_needs_a_fixed_size():
     torch.testing.assert_close(mean_over_kept[fixed_U], outcome.gradients()[fixed_U], rtol=1e-9, atol=1e-12)
 
 
-TOKEN_MEAN = at_rates(METHODS["dppo_dapo"], 0.5, 0.5, entropy_coef=0.3)
-TOKEN_MEAN_BY_HAND = replace(BY_HAND["dppo_dapo"], entropy_coef=0.3)
-
-
-def of_tokens(tokens):
-    """The mean gradient where a step counts so many tokens; None for those of what was rolled out, weighted."""
-
-    def gradients(outcome):
-        plan = outcome.plan
-        counted = float((plan.prompts.weight_Q[plan.rewards.group_N] * plan.completions.tokens_N).sum())
-        found = counted if tokens is None else tokens
-        return outcome.gradients(sizes=StepSizes(found, found))
-
-    return expectation(TOKEN_MEAN, gradients)
-
-
-def test_a_mean_over_tokens_that_history_expects_is_unbiased_whatever_it_expects():
+def test_a_mean_over_tokens_is_unbiased_whatever_history_expects_and_biased_by_what_was_drawn():
     """A wrong expectation makes every step longer or shorter by the same factor, and points nowhere else."""
-    wanted = TOKEN_MEAN_BY_HAND.gradient()
-    assert not TOKEN_MEAN.biases() and relative_error(expectation(TOKEN_MEAN), wanted) < EXACT
-    for factor in (0.5, 3.0):
-        assert relative_error(of_tokens(factor * LENGTH_N.sum()), wanted / factor) < EXACT
+    method = at_rates(METHODS["dppo_dapo"], 0.5, 0.5, entropy_coef=0.3)
+    wanted = replace(BY_HAND["dppo_dapo"], entropy_coef=0.3).gradient()
 
+    def expected(factor):
+        tokens = factor * LENGTH_N.sum()
+        return expectation(method, lambda outcome: outcome.gradients(sizes=StepSizes(tokens, tokens)))
 
-def test_wrong_twin_a_mean_over_the_tokens_of_prompts_that_were_drawn():
-    wanted = TOKEN_MEAN_BY_HAND.gradient()
-    wrong = of_tokens(None)
-    assert relative_error(wrong, wanted) > BIASED
+    def of_prompts_drawn(outcome):
+        plan = outcome.plan
+        tokens = float((plan.prompts.weight_Q[plan.rewards.group_N] * plan.completions.tokens_N).sum())
+        return outcome.gradients(sizes=StepSizes(tokens, tokens))
+
+    assert not method.biases() and relative_error(expectation(method), wanted) < EXACT
+    assert all(relative_error(expected(factor), wanted / factor) < EXACT for factor in (0.5, 3.0))
+    wrong = expectation(method, of_prompts_drawn)
     along = (wrong @ wanted) / (wanted @ wanted)
+    assert relative_error(wrong, wanted) > BIASED
     assert relative_error(wrong / along, wanted) > BIASED, "another direction too, and no matter of length"
 
 
@@ -301,38 +270,3 @@ def test_refilling_until_enough_is_kept_is_biased_upwards(wanted, factor):
         mean += chance * wanted / (0.5 * tried)
         chance *= 0.5 * tried / (tried + 1 - wanted)
     assert mean == pytest.approx(factor, rel=2e-3)
-
-
-@pytest.mark.parametrize("power", [-0.5, 0.5, 1.0])
-@pytest.mark.parametrize("name", ADVANTAGE_RULES)
-@pytest.mark.parametrize("level", ["completions", "both"])
-def test_pruning_the_emphasised_objective_is_as_exact_as_pruning_the_plain_one(level, name, power):
-    rule = ADVANTAGE_RULES[name]
-    method = at_rates(DPPO, *LEVELS[level], advantages=emphasised(rule, power), beta=0.2)
-    plain = SCALED_BY_HAND[name]
-    by_hand = replace(GRPO_BY_HAND, advantage_N=np.sign(plain) * np.abs(plain) ** (1 + power), beta=0.2)
-    check(method, by_hand)
-    assert bool(method.biases()) == bool(replace(method, advantages=rule).biases())
-    assert relative_error(by_hand.gradient(), replace(by_hand, advantage_N=plain).gradient()) > 1e-2
-
-
-def test_pruning_the_plain_objective_is_not_pruning_the_emphasised_one():
-    """The wrong twin: the transform after the draw, on weighted advantages, is another number."""
-    method = at_rates(DPPO, 0.0, 0.5)
-
-    def late(outcome):
-        late_UN = powered(outcome.advantage_N * outcome.weight_UN, power=1.0)
-        return outcome.at_advantages(kept(outcome), late_UN)
-
-    wanted = full_gradient(replace(method, advantages=emphasised(GROUP_SCALED, 1.0)))
-    assert relative_error(expectation(method, late), wanted) > 1e-2
-
-
-@pytest.mark.parametrize("beta", BETAS)
-def test_a_rate_that_is_chosen_from_the_scores_keeps_the_claim(beta):
-    eager = Auto(fewest=1, least_gain=1.0)
-    level = Pruning(rate=0.8, floor=0.2, auto=eager, score=lambda completions: 10.0**completions.group_N)
-    method = replace(DPPO, beta=beta, completions=level)
-    seen = completions_of(method, RolledOut(rewards=rewards(), tokens_N=torch.from_numpy(LENGTH_N)), CONTEXT)
-    assert level.choice(level.samples(seen)).rate > 0
-    check(method, replace(GRPO_BY_HAND, beta=beta))
