@@ -26,19 +26,24 @@ def answers(row_Q):
     return Rewards.of_groups(reward_QG)
 
 
-def taught(run, steps, *, rounds=False, first=0):
+def taught(run, steps, *, first=0):
     """The prompts of some steps, each of which the history learns from."""
     found = []
     for step in range(first, first + steps):
-        if rounds:
-            asked = []
-            prompts = run.rounds(step, lambda number, block, asked=asked: answers(asked.append(block) or block.row_Q))
-        else:
+        if run.method.rounds is None:
             prompts = run.block(step, generations=GROUP)
-        rewards = answers(prompts.row_Q)
-        run.learn(draft_of(run.method, prompts, rewards, tokens=7), step)
+        else:
+            prompts = run.rounds(step, lambda number, block: answers(block.row_Q))
+        run.learn(draft_of(run.method, prompts, answers(prompts.row_Q), tokens=7), step)
         found.append(prompts)
     return found
+
+
+def after(steps, method=DPPO, **options):
+    """A run that has learned from some steps."""
+    run = source(method, **options)
+    taught(run, steps)
+    return run
 
 
 def kept_share(prompts) -> float:
@@ -47,9 +52,9 @@ def kept_share(prompts) -> float:
 
 
 def same(first, second) -> bool:
-    """Whether two steps have the same bits."""
+    """True for two steps with the same bits."""
     pairs = [(first, second), (first.draw, second.draw), (first.candidates, second.candidates)]
     names = ("row_Q", "prob_Q", "weight_Q", "keep_N", "prob_N", "weight_N", "row_P", "signal_P", "tokens_P", "seen_P")
-    return all(
-        torch.equal(getattr(a, name), getattr(b, name)) for a, b in pairs for name in names if hasattr(a, name)
-    ) and (first.sequences, first.collected) == (second.sequences, second.collected)
+    values = [(getattr(a, name), getattr(b, name)) for a, b in pairs for name in names if hasattr(a, name)]
+    numbers = (first.sequences, first.collected) == (second.sequences, second.collected)
+    return numbers and all(torch.equal(a, b) for a, b in values)

@@ -1,13 +1,13 @@
 """Which prompts a step rolls out: blocks and rounds, what is learned from them, and runs that go on after a stop."""
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from arrays import candidates_of
 from drafts import Run, draft_of
-from prompt_runs import AUTO, DAPO, DPPO, GRESO, GROUP, PROMPTS, SIZE, kept_share, same, source, taught
+from prompt_runs import AUTO, DAPO, DPPO, GRESO, GROUP, PROMPTS, SIZE, after, kept_share, same, source, taught
 from pruning_enumeration import boxes_of_level
 from refusals import refused, warned
 
@@ -33,14 +33,13 @@ def test_the_first_epoch_rolls_everything_out_and_the_second_half_of_it():
 
 
 def test_a_rate_that_rounds_to_no_prompt_says_so():
-    rates = (0.05, 0.4)
-    few, some = (source(replace(DPPO, prompts=replace(DPPO.prompts, rate=rate)), prompts=6) for rate in rates)
+    few, some = (source(DPPO.with_rates(prompt=rate), prompts=6) for rate in (0.05, 0.4))
     assert all(kept_share(step) == 1 for step in taught(few, 8)) and taught(some, 8)
     (message,) = few.messages
     assert not some.messages and "0.05 of a step's 6 prompts rounds to none" in message
 
 
-def again(run, step, **options):
+def again(run, step=3, **options):
     """The block of a step, as if it were the next one after those that were learned from."""
     place = run.stream.state_dict()
     prompts = run.block(step, generations=GROUP, **options)
@@ -48,18 +47,17 @@ def again(run, step, **options):
     return prompts
 
 
-def test_the_number_rolled_out_can_be_raised_to_a_multiple():
-    run = source(prompts=8)
-    taught(run, 3)
-    assert [len(again(run, 3, multiple=multiple).row_Q) for multiple in (1, 8, 3)] == [4, 8, 6]
+def test_the_number_rolled_out_can_be_raised_to_a_multiple_and_follows_the_share_of_training_done():
+    run, stopping = after(3, prompts=8), after(6, METHODS["infobatch"])
+    assert [len(again(run, multiple=multiple).row_Q) for multiple in (1, 8, 3)] == [4, 8, 6]
+    assert kept_share(again(stopping, 6, done=0.9)) == 1 > kept_share(again(stopping, 6, done=0.5))
 
 
 @pytest.mark.parametrize("fill", [False, True])
 def test_prompts_are_drawn_for_each_share_by_itself(fill):
     """Ranks roll out slices of them, so shares take turns; a history learns from groups in the candidates' order."""
-    run = source(prompts=8, fill=fill)
-    taught(run, 3)
-    prompts, ahead = again(run, 3, parts=2), run.stream.peek(SIZE)
+    run = after(3, prompts=8, fill=fill)
+    prompts, ahead = again(run, parts=2), run.stream.peek(SIZE)
     block = len(prompts.draw.keep_N)
     assert block == (16 if fill else 8) and len(prompts.row_Q) == (8 if fill else 4)
     assert sorted(prompts.candidates.row_P.tolist()) == sorted(ahead[:block].tolist())
@@ -72,27 +70,24 @@ def test_prompts_are_drawn_for_each_share_by_itself(fill):
 
 @pytest.mark.parametrize(("rate", "kept"), [(0.25, 6), (0.2, 6), (0.4, 5)])
 def test_shares_of_two_prompts_keep_what_the_rate_says_together(rate, kept):
-    run = source(METHODS["dppo"].with_rates(prompt=rate), prompts=8)
-    taught(run, 3)
-    for number in range(5):
-        prompts = again(run, 3 + number, parts=4)
+    run = after(3, METHODS["dppo"].with_rates(prompt=rate), prompts=8)
+    for step in range(3, 8):
+        prompts = again(run, step, parts=4)
         assert len(prompts.row_Q) == kept == round(8 * (1 - rate))
         assert set(torch.bincount(prompts.part_Q).tolist()) == {1, 2}
 
 
 def test_what_was_drawn_for_one_share_says_nothing_of_the_next():
     """Weights where the first prompt was kept, and where it was not. The wrong twin is one draw for both shares."""
-    run = source(prompts=8)
-    taught(run, 3)
+    run = after(3, prompts=8)
 
     def weights(blocks, **options):
         """(B, 8) in the order of the stream: the first half are the candidates of the first share."""
-        found, place_of = [], {row: place for place, row in enumerate(run.stream.peek(8).tolist())}
+        found = torch.zeros(blocks, SIZE, dtype=torch.float64)
         for number in range(blocks):
             prompts = again(run, 3 + number, **options)
-            place_P = torch.tensor([place_of[row] for row in prompts.candidates.row_P.tolist()])
-            found.append(prompts.draw.weight_N[place_P.argsort()])
-        return torch.stack(found)
+            found[number, prompts.candidates.row_P] = prompts.draw.weight_N
+        return found[:, run.stream.peek(8)]
 
     weight_BP = weights(600, parts=2)
     kept_B = weight_BP[:, 0] > 0
@@ -105,13 +100,6 @@ def test_what_was_drawn_for_one_share_says_nothing_of_the_next():
     assert once_BP[once_BP[:, 0] > 0][:, 0].mean() > 1.3 and not once_BP[once_BP[:, 0] == 0][:, 0].any()
 
 
-def test_rates_follow_the_share_of_training_done():
-    run = source(METHODS["infobatch"])
-    taught(run, 6)
-    assert kept_share(run.block(6, generations=GROUP, done=0.9)) == 1
-    assert kept_share(run.block(7, generations=GROUP, done=0.5)) < 1
-
-
 def test_filled_blocks_grow_until_as_many_prompts_as_usual_are_rolled_out():
     run = source(fill=True)
     steps = taught(run, 12)
@@ -119,11 +107,9 @@ def test_filled_blocks_grow_until_as_many_prompts_as_usual_are_rolled_out():
     longer = [len(prompts.candidates.row_P) for prompts in steps]
     assert longer[:6] == [PROMPTS] * 6 and max(longer) == 2 * PROMPTS, "up to 1 / (1 - rate) as many candidates"
     assert all(prompts.sequences == size * GROUP for prompts, size in zip(steps, longer, strict=True))
-    assert run.stream.epochs > 2
-    larger = source(prompts=16, fill=True)
-    taught(larger, 3)
-    for parts in (1, 4):
-        assert len(again(larger, 3, parts=parts).candidates.row_P) == SIZE, "no longer than an epoch"
+    larger = after(3, prompts=16, fill=True)
+    sizes = [len(again(larger, parts=parts).candidates.row_P) for parts in (1, 4)]
+    assert run.stream.epochs > 2 and sizes == [SIZE, SIZE], "no longer than an epoch"
 
 
 def test_a_dataset_smaller_than_a_block_is_refused_with_what_to_set():
@@ -131,7 +117,6 @@ def test_a_dataset_smaller_than_a_block_is_refused_with_what_to_set():
         source(size=3)
 
 
-PRIOR = PromptPrior(rate_P=torch.linspace(0.1, 0.9, SIZE).double(), completions=4.0)
 RUNS = {
     "thin": (DPPO, {}),
     "fill": (DPPO, {"fill": True}),
@@ -139,55 +124,46 @@ RUNS = {
     "rounds that skip": (GRESO, {}),
     "auto": (AUTO, {"prompts": 8}),
     "auto, fill": (AUTO, {"prompts": 8, "fill": True}),
-    "pass rates": (DPPO, {"prior": PRIOR}),
+    "pass rates": (DPPO, {"prior": PromptPrior(rate_P=torch.linspace(0.1, 0.9, SIZE).double(), completions=4.0)}),
 }
+
+
+def goes_on(steps, second, stop):
+    """True for a loaded run whose steps from ``stop`` on are those of the run that did not stop."""
+    rest = taught(second, len(steps) - stop, first=stop)
+    return all(same(ours, theirs) for ours, theirs in zip(rest, steps[stop:], strict=True))
 
 
 @pytest.mark.parametrize("name", RUNS)
 def test_a_resumed_run_is_the_run_that_did_not_stop_bit_for_bit(tmp_path, name):
     method, settings = RUNS[name]
-    rounds = method.rounds is not None
     whole = source(method, **settings)
-    steps = taught(whole, 14, rounds=rounds)
+    steps = taught(whole, 14)
     for stop in (0, 1, 6, 9):
-        first, second = source(method, **settings), source(method, **settings)
-        taught(first, stop, rounds=rounds)
-        position = json.loads(json.dumps(first.save(tmp_path)))
-        second.load(tmp_path, position)
-        rest = taught(second, 14 - stop, rounds=rounds, first=stop)
-        assert all(same(ours, theirs) for ours, theirs in zip(rest, steps[stop:], strict=True)), f"stopped at {stop}"
+        second = source(method, **settings)
+        second.load(tmp_path, json.loads(json.dumps(after(stop, method, **settings).save(tmp_path))))
+        assert goes_on(steps, second, stop), f"stopped at {stop}"
         assert second.learned == whole.learned and second.metrics == whole.metrics, f"stopped at {stop}"
         assert [path.name for path in tmp_path.iterdir()] == [HISTORY_FILE]
 
 
-def test_a_run_that_forgot_its_history_or_what_prompts_gave_would_be_seen(tmp_path):
+@pytest.mark.parametrize(("method", "prompts", "history"), [(DPPO, 4, False), (AUTO, 8, True)])
+def test_a_run_that_forgot_its_history_or_what_prompts_gave_would_be_seen(tmp_path, method, prompts, history):
     """The wrong twins: a history is not loaded, or the samples that auto chose from are not."""
-    for method, prompts, forgotten in ((DPPO, 4, "history"), (AUTO, 8, "visits")):
-        whole, first, second = (source(method, prompts=prompts) for _ in range(3))
-        steps = taught(whole, 14)
-        taught(first, 9)
-        position = first.save(tmp_path)
-        if forgotten == "visits":
-            assert len(position["visits"]["found_N"]) > 8
-            position["visits"] = MomentSamples.none().saved()
-        second.load(tmp_path, position, history=forgotten != "history")
-        rest = taught(second, 5, first=9)
-        assert not all(same(a, b) for a, b in zip(rest, steps[9:], strict=True)), forgotten
+    steps, second = taught(source(method, prompts=prompts), 14), source(method, prompts=prompts)
+    position = after(9, method, prompts=prompts).save(tmp_path)
+    assert len(position["visits"]["found_N"]) > 5
+    second.load(tmp_path, position | ({"visits": MomentSamples.none().saved()} if history else {}), history=history)
+    assert not goes_on(steps, second, 9)
 
 
-def test_prompts_that_a_checkpoint_does_not_know_are_counted_in_a_warning(tmp_path):
-    run, other = source(), source()
-    taught(run, 6)
-    position = run.save(tmp_path)
+def test_prompts_that_a_checkpoint_does_not_know_are_counted_and_a_missing_history_is_refused(tmp_path):
+    other, run = source(), after(2, GRESO)
     other.history.identities = other.history.identities + 5
+    position = after(6).save(tmp_path)
     with warned("5 of 24"):
         other.load(tmp_path, position)
     assert other.history.visited(range(24)).sum() == 19
-
-
-def test_a_missing_history_is_refused(tmp_path):
-    run = source(GRESO)
-    taught(run, 2, rounds=True)
     position = run.save(tmp_path)
     (tmp_path / HISTORY_FILE).unlink()
     with refused(CheckpointError, HISTORY_FILE):
@@ -198,18 +174,15 @@ def test_a_missing_history_is_refused(tmp_path):
 
 def test_tokens_of_all_candidates_are_expected_before_the_draw_and_counted_where_none_is_pruned():
     """The wrong twin counts what was rolled out, with its weights: another number for each draw."""
-    candidates = taught(run := source(), 12)[-1].candidates
-    uneven = torch.arange(1.0, len(candidates.row_P) + 1)
-    candidates = replace(candidates, tokens_P=uneven.double())
-    blocks = [
-        drawn_block(Block(candidates=candidates, draw=run.method.prompts.draw(candidates, box.rng())), GROUP)
-        for box in boxes_of_level(run.method.prompts, candidates)
-    ]
-    assert {block.expected_tokens for block in blocks} == {GROUP * float(uneven.sum())}
-    counted = {round(float(GROUP * (block.weight_Q * uneven[block.draw.keep_N]).sum()), 6) for block in blocks}
-    assert len(counted) > 1
-    whole = replace(run.method.prompts, rate=0.0).draw(candidates, np.random.default_rng(0))
-    assert drawn_block(Block(candidates=candidates, draw=whole), GROUP).expected_tokens is None
+    candidates, pruning = candidates_of([0.5, 1.0, 0.2, 0.8], tokens=[1.0, 2.0, 3.0, 4.0]), DPPO.prompts
+
+    def drawn(pruning, rng):
+        return drawn_block(Block(candidates=candidates, draw=pruning.draw(candidates, rng)), GROUP)
+
+    blocks = [drawn(pruning, box.rng()) for box in boxes_of_level(pruning, candidates)]
+    assert {block.expected_tokens for block in blocks} == {GROUP * 10.0}
+    counted = {round(float((block.weight_Q * candidates.tokens_P[block.draw.keep_N]).sum()), 6) for block in blocks}
+    assert len(counted) > 1 and drawn(pruning.at_rate(0.0), np.random.default_rng(0)).expected_tokens is None
 
 
 def test_parts_that_are_owed_half_a_prompt_ask_for_no_more_than_there_are():
@@ -222,20 +195,3 @@ def test_parts_that_are_owed_half_a_prompt_ask_for_no_more_than_there_are():
             reward_QG = torch.zeros(len(prompts.row_Q), 4)
             reward_QG[:, 0] = live_P[prompts.row_Q].float()
             run.learn(draft_of(run.method, prompts, Rewards.of_groups(reward_QG), tokens=5), step)
-
-
-def test_a_prior_that_was_left_out_once_comes_back(tmp_path):
-    def through(run, given):
-        other = source(prior=given)
-        other.load(tmp_path, json.loads(json.dumps(run.save(tmp_path))))
-        return other
-
-    def rates(run):
-        return run.checked_prior.rates
-
-    run = source(prior=PRIOR)
-    taught(run, 3)
-    without = through(run, None)
-    assert rates(without) is None and rates(through(without, PRIOR)) is PRIOR
-    run.checked_prior.rejected = True  # as where it was found to mislead
-    assert rates(through(run, PRIOR)) is None and rates(through(through(run, None), PRIOR)) is None
