@@ -7,7 +7,7 @@ from itertools import permutations, product
 import numpy as np
 import pytest
 import torch
-from arrays import candidates_of
+from arrays import candidates_of, tensor
 from prompt_runs import kept_share
 from refusals import refused
 
@@ -23,20 +23,22 @@ KNOWN = np.arange(100, dtype=np.uint64)
 """Hashes of the rows of the dataset."""
 STEPS_OF_3 = InFlight(prompts=3, generations=2)
 HALF_STEPS_OF_2 = InFlight(prompts=4, generations=2, updates=2)
-VALUE = [[1.0, -2.0, 4.0], [3.0, 0.5, -1.0]]
+VALUE = np.array([[1.0, -2.0, 4.0], [3.0, 0.5, -1.0]])
 """What each prompt of two blocks has for a gradient."""
+FULL = VALUE.sum() / 3
+ROWS = (0, 1, 2, 10, 11, 12)
+ORDERS = list(permutations(ROWS))[::17]
 
 
 def block(rows, keep, prob=PROB):
     """A block of prompts with a draw that is told."""
-    keep_P = torch.tensor([place in keep for place in range(len(rows))])
-    prob_P = torch.tensor(prob, dtype=torch.float64)
+    keep_P, prob_P = torch.tensor([place in keep for place in range(len(rows))]), tensor(prob)
     found = candidates_of([each / 3 for each in prob], tokens=[7.0] * len(rows), rows=rows)
     draw = Draw(keep_N=keep_P, prob_N=prob_P, weight_N=torch.where(keep_P, 1 / prob_P, 0.0))
     return drawn_block(Block(candidates=found, draw=draw), 2)
 
 
-def two_blocks(first, second, ahead=STEPS_OF_3, rows=((0, 1, 2), (10, 11, 12)), prob=(PROB, PROB)):
+def two_blocks(first, second, ahead=STEPS_OF_3, rows=(ROWS[:3], ROWS[3:]), prob=(PROB, PROB)):
     """What is in flight once both were asked for; a prompt's name is its row."""
     for given, keep, prob_P in zip(rows, (first, second), prob, strict=True):
         ahead = ahead.after_block(block(given, keep, prob_P), [str(given[place]) for place in keep])
@@ -48,7 +50,7 @@ def made_of(ahead, order):
     while ahead.due:
         back = sorted(ahead.uids, key=lambda uid: order.index(int(uid)))[: ahead.groups]
         asked, ahead = ahead.after_update(back)
-        values = torch.tensor([VALUE[row // 10][row % 10] for row in asked.prompts.row_Q.tolist()]).double()
+        values = tensor([VALUE[row // 10][row % 10] for row in asked.prompts.row_Q.tolist()])
         yield asked.prompts.weight_Q, values, torch.tensor(asked.size_Q), asked.prompts.sequences
     assert not ahead.flights
 
@@ -59,40 +61,28 @@ def updates(ahead, order):
 
 
 def expected(made, order, ahead=STEPS_OF_3):
-    """The mean over every draw of both blocks of what updates add up to, and of the first one."""
-    total = first = 0.0
-    for (one, p), (two, q) in product(PAIRS.items(), repeat=2):
-        found = made(two_blocks(one, two, ahead), order)
-        total, first = total + p * q * sum(found), first + p * q * found[0]
-    return total, first
-
-
-def full(*blocks):
-    return sum(sum(VALUE[number]) / 3 for number in blocks)
-
-
-ROWS = (0, 1, 2, 10, 11, 12)
-ORDERS = list(permutations(ROWS))[::17]
+    """The mean of every update over every draw of both blocks."""
+    draws = product(PAIRS.items(), repeat=2)
+    return sum(p * q * np.array(made(two_blocks(one, two, ahead), order)) for (one, p), (two, q) in draws)
 
 
 @pytest.mark.parametrize("ahead", [STEPS_OF_3, HALF_STEPS_OF_2])
 def test_every_group_counts_once_on_average_in_whatever_order_they_come_back(ahead):
     # Blocks of 3; where they are split 4 make a step, and an update is a mean over half a step: two are twice it.
     for order in ORDERS:
-        assert expected(updates, order, ahead)[0] / ahead.updates == pytest.approx(full(0, 1), rel=1e-12)
-    first = expected(updates, ROWS)[1]
-    assert first == pytest.approx(full(0), rel=1e-12)  # in the order of the asking: each update is its block
+        assert expected(updates, order, ahead).sum() / ahead.updates == pytest.approx(FULL, rel=1e-12)
+    # In the order of the asking each update is its block.
+    assert expected(updates, ROWS).tolist() == pytest.approx((VALUE.sum(1) / 3).tolist(), rel=1e-12)
+
+
+def weighted(ahead, weight_of):
+    """The same with other weights of what is in flight."""
+    return replace(ahead, flights=tuple(replace(each, weight=weight_of(each)) for each in ahead.flights))
 
 
 def with_probabilities_of_the_block_that_is_due(ahead, order):
     """Wrong: weights by the draw of the step that trains, in place of the one that asked."""
     return updates(weighted(ahead, lambda flight: 1 / PROB[(flight.row + 1) % 10 % 3]), order)
-
-
-def weighted(ahead, weight_of):
-    """The same with other weights of what is in flight."""
-    flights = (replace(each, weight=weight_of(each)) for each in ahead.flights)
-    return replace(ahead, flights=tuple(flights))
 
 
 def over_what_came_back(ahead, order):
@@ -102,12 +92,11 @@ def over_what_came_back(ahead, order):
 
 @pytest.mark.parametrize("wrong", [with_probabilities_of_the_block_that_is_due, over_what_came_back])
 def test_wrong_twins_are_seen(wrong):
-    assert max(abs(expected(wrong, order)[0] - full(0, 1)) for order in ORDERS) > 0.05 * abs(full(0, 1))
+    assert max(abs(expected(wrong, order).sum() - FULL) for order in ORDERS) > 0.05 * abs(FULL)
 
 
 def test_a_group_keeps_the_share_of_its_own_block_where_blocks_differ_in_length():
-    ahead = STEPS_OF_3.after_block(block([0, 1, 2], (0, 1, 2), [1.0] * 3), ["0", "1", "2"])
-    ahead = ahead.after_block(block([3, 4, 5, 6], (0, 2, 3), [0.5, 0.5, 1.0, 1.0]), ["3", "5", "6"])
+    ahead = two_blocks((0, 1, 2), (0, 2, 3), rows=([0, 1, 2], [3, 4, 5, 6]), prob=([1.0] * 3, [0.5, 0.5, 1.0, 1.0]))
     asked, rest = ahead.after_update(["6", "0", "2"])
     assert asked.prompts.row_Q.tolist() == [0, 2, 6] and asked.uid_Q == ["0", "2", "6"] and asked.size_Q == [2, 2, 2]
     assert asked.prompts.weight_Q.tolist() == [1.0, 1.0, 0.75] and asked.prompts.sequences == 6
@@ -118,8 +107,7 @@ def test_a_group_keeps_the_share_of_its_own_block_where_blocks_differ_in_length(
 
 
 def test_a_block_that_is_split_gives_each_update_its_part_of_what_was_kept_and_left_out():
-    ahead = InFlight(prompts=8, generations=4, updates=4)
-    keep = (0, 2, 3, 4, 6, 7)
+    ahead, keep = InFlight(prompts=8, generations=4, updates=4), (0, 2, 3, 4, 6, 7)
     ahead = ahead.after_block(block(list(range(8)), keep, [0.75] * 8), [str(row) for row in keep])
     taken, left_out = [], []
     while ahead.due:
@@ -134,16 +122,15 @@ def test_a_replacement_has_the_probability_size_and_place_of_what_verl_dropped()
     ahead = two_blocks((0, 2), (1, 2))
     changed = ahead.after_replacing(["2"], candidates_of([2.0], tokens=[9.0], seen=[False], rows=[30]), ["30"])
     assert changed.uids == ["0", "30", "11", "12"] and changed.due == ahead.due
-    before, after = ahead.flights[1], changed.flights[1]
-    assert after == replace(before, uid=after.uid, row=30, signal=2.0, tokens=9.0, seen=False)
-    assert (after.size, after.block, after.prob) == (before.size, before.block, 0.5)
+    wanted = replace(ahead.flights[1], uid="30", row=30, signal=2.0, tokens=9.0, seen=False)
+    assert changed.flights[1] == wanted and wanted.prob == 0.5
 
 
 def replaced(ahead, order):
     """Updates of a run in which verl drops row 2 wherever it was asked for, and takes row 12 in its place."""
-    if "2" not in ahead.uids:
-        return updates(ahead, order)
-    return updates(ahead.after_replacing(["2"], candidates_of([0.0], seen=[False], rows=[12]), ["12"]), order)
+    if "2" in ahead.uids:
+        ahead = ahead.after_replacing(["2"], candidates_of([0.0], seen=[False], rows=[12]), ["12"])
+    return updates(ahead, order)
 
 
 def asked_for_anyway(ahead, order):
@@ -170,14 +157,10 @@ def test_completions_of_prompts_of_unequal_size_count_alike():
     assert asked.prompts.weight_Q.tolist() == pytest.approx([2 / 1 / 0.8, 2 / 3 / 0.7])
 
 
-def test_what_is_in_flight_comes_back_from_json_bit_for_bit():
+def test_what_is_in_flight_comes_back_from_json_bit_for_bit_with_the_numbers_that_weigh_it_and_its_rows():
     ahead = two_blocks((0, 2), (1, 2), HALF_STEPS_OF_2)
     _, ahead = ahead.after_update([ahead.uids[3]])
-    saved = json.loads(json.dumps(ahead.saved(KNOWN)))
-    assert HALF_STEPS_OF_2.resumed(saved, KNOWN) == ahead
-
-
-def test_numbers_by_which_prompts_in_flight_are_weighted_do_not_change_on_the_way():
+    assert HALF_STEPS_OF_2.resumed(json.loads(json.dumps(ahead.saved(KNOWN))), KNOWN) == ahead
     saved = two_blocks((0, 2), (1, 2)).saved(KNOWN)
     for now, named in (
         ({"prompts": 6}, "data.train_batch_size=6 where it has 3"),
@@ -188,18 +171,12 @@ def test_numbers_by_which_prompts_in_flight_are_weighted_do_not_change_on_the_wa
         with refused(CheckpointError, "4 prompts in flight", named):
             other.resumed(saved, KNOWN)
         other.resumed(saved | {"flights": [], "due": [], "identities": []}, KNOWN)
-    for other in (KNOWN + 1, KNOWN[:5]):
+    for rows in (KNOWN + 1, KNOWN[:5]):
         with refused(CheckpointError, "4 prompts in flight", "dataset of the checkpoint"):
-            STEPS_OF_3.resumed(saved, other)
+            STEPS_OF_3.resumed(saved, rows)
 
 
-def test_a_block_keeps_a_prompt_for_each_of_its_updates():
-    with refused(ShapeError, "1 prompts of a block that is split over 2 updates", "multiple=2"):
-        HALF_STEPS_OF_2.after_block(block([0, 1, 2], (1,)), ["1"])
-    assert HALF_STEPS_OF_2.after_block(block([0, 1, 2], (0, 1)), ["0", "1"]).groups == 1
-
-
-def test_groups_that_nobody_asked_for_and_other_numbers_of_them_are_errors():
+def test_groups_that_nobody_asked_for_and_too_few_or_many_of_them_are_errors():
     ahead = two_blocks((0, 2), (1, 2))
     with refused(ShapeError, "'99'"):
         ahead.after_update(["0", "99"])
@@ -207,3 +184,6 @@ def test_groups_that_nobody_asked_for_and_other_numbers_of_them_are_errors():
         ahead.after_update(["0", "2", "11"])
     with refused(ShapeError, "no block"):
         _ = STEPS_OF_3.groups
+    with refused(ShapeError, "1 prompts of a block that is split over 2 updates", "multiple=2"):
+        HALF_STEPS_OF_2.after_block(block([0, 1, 2], (1,)), ["1"])
+    assert HALF_STEPS_OF_2.after_block(block([0, 1, 2], (0, 1)), ["0", "1"]).groups == 1
