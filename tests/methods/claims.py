@@ -1,4 +1,4 @@
-"""What test files of papers claim: ``UNBIASED``, objectives ``BY_HAND``, and those with equal gradients, ``ALIKE``."""
+"""What test files of papers, one for each, claim: objectives ``BY_HAND``, and those with equal gradients, ``ALIKE``."""
 
 import importlib
 from pathlib import Path

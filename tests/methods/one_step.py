@@ -7,18 +7,12 @@ from dppo.objective import Tokens
 from dppo.pruning import SampledTokens
 from dppo.rng import step_streams
 from dppo.step import RolledOut, micro_batch_loss, plan_step, whole_block
-from dppo.types import Completions
-
-
-def lengths(count):
-    """(count,) tokens of completions, all between 1 and 9."""
-    return torch.tensor(([3, 9, 1, 5, 4, 2, 8, 6] * count)[:count])
 
 
 def step_of(method, *groups, tokens=None, process_N=None, seed=0, **settings):
-    """The plan of a step on groups of rewards."""
+    """The plan of a step on groups of rewards, by default of completions of 1 to 9 tokens."""
     rewards = rewards_of(*groups)
-    tokens_N = lengths(len(rewards)) if tokens is None else torch.tensor(tokens)
+    tokens_N = torch.tensor(([3, 9, 1, 5, 4, 2, 8, 6] * len(rewards))[: len(rewards)] if tokens is None else tokens)
     mask_NT = torch.arange(9) < tokens_N[:, None]
     sampled = SampledTokens(logp_NT=torch.full(mask_NT.shape, -0.5), mask_NT=mask_NT)
     rolled_out = RolledOut(rewards=rewards, tokens_N=tokens_N, process_N=process_N, sampled=sampled)
@@ -31,22 +25,9 @@ def loss_of(method, plan):
     mask = torch.arange(9) < plan.completions.tokens_N[:, None]
     logp = torch.zeros(mask.shape, dtype=torch.float64)
     tokens = Tokens(logp_BT=logp, old_logp_BT=logp, advantage_B=plan.advantage_N, mask_BT=mask)
-    found = micro_batch_loss(method, tokens, plan.weight_UN[0], plan.sizes)
-    return found.item()
+    return micro_batch_loss(method, tokens, plan.weight_UN[0], plan.sizes).item()
 
 
 def kept(plan):
     """Places of the completions that are trained on."""
     return plan.weight_UN[0].nonzero()[:, 0].tolist()
-
-
-def advantages(*values, groups=None, process_N=None):
-    """Completions with given advantages, for a selection alone."""
-    advantage_N = torch.tensor(values, dtype=torch.float64)
-    return Completions(
-        advantage_N=advantage_N,
-        tokens_N=torch.ones(len(values)),
-        group_N=torch.zeros(len(values), dtype=torch.int64) if groups is None else torch.tensor(groups),
-        live_N=advantage_N != 0,
-        process_N=process_N,
-    )

@@ -4,24 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import tiny_policy as tiny
 import torch
-from arrays import rewards_of
+from arrays import rewards_of, tensor
 from refusals import refused
-from tiny_policy import (
-    GROUP_N,
-    GRPO_BY_HAND,
-    MASK_NT,
-    PARAMETERS,
-    REF_NT,
-    THETA,
-    TOTAL_N,
-    VALUE_P,
-    at_rates,
-    expectation,
-    full_gradient,
-    log_probs,
-    relative_error,
-)
+from tiny_policy import GRPO_BY_HAND, TOTAL_N, at_rates, expectation, full_gradient, relative_error
 
 from dppo.context import NOTHING_KNOWN, StepContext
 from dppo.errors import ConfigError
@@ -29,16 +16,15 @@ from dppo.methods import METHODS
 from dppo.methods.a_star_po import optimal_value, value_advantages
 from dppo.step import RolledOut, completions_of
 
-ADVANTAGE_N = TOTAL_N - VALUE_P[GROUP_N]
+ADVANTAGE_N = TOTAL_N - tiny.VALUE_P[tiny.GROUP_N]
 A_STAR, PRUNED = METHODS["a_star_po"], METHODS["dppo_a_star_po"]
 
 
 def log_ratio(logp):
     """(..., N, T) of each token to the reference, 0 behind a completion's end."""
-    return (logp - REF_NT) * MASK_NT
+    return (logp - tiny.REF_NT) * tiny.MASK_NT
 
 
-UNBIASED = {"a_star_po": True, "dppo_a_star_po": True}
 REGRESSION = replace(
     GRPO_BY_HAND,
     advantage_N=ADVANTAGE_N,
@@ -46,26 +32,17 @@ REGRESSION = replace(
     kl=lambda logp: log_ratio(logp).sum(-1, keepdims=True) * log_ratio(logp) / 2,
     divided="luspo",
 )
-BY_HAND = dict.fromkeys(UNBIASED, REGRESSION)
-
-
-def squared(theta, beta):
-    """The paper's loss of each completion, (..., N), in numpy."""
-    return (beta * log_ratio(log_probs(theta)).sum(-1) - ADVANTAGE_N) ** 2
-
-
-def papers_gradient(beta):
-    """(PARAMETERS,) gradient of its mean, by complex steps."""
-    return torch.from_numpy(squared(THETA + 1e-30j * np.eye(PARAMETERS), beta).mean(-1).imag / 1e-30)
+BY_HAND = dict.fromkeys(("a_star_po", "dppo_a_star_po"), REGRESSION)
 
 
 @pytest.mark.parametrize("beta", [1e-3, 0.2, 3.0])
 def test_the_gradient_is_that_of_the_papers_squared_loss_over_twice_beta(beta):
     """So is that of ``REGRESSION``, to which ``test_methods_estimator`` compares the pruned gradient."""
-    got = full_gradient(replace(A_STAR, beta=beta))
-    assert relative_error(2 * beta * got, papers_gradient(beta)) < 1e-12
-    assert relative_error(2 * beta * replace(REGRESSION, beta=beta).gradient(), papers_gradient(beta)) < 1e-12
-    assert relative_error(2 * beta * full_gradient(replace(A_STAR, beta=beta / 2)), papers_gradient(beta)) > 1e-4
+    log_ratio_N = log_ratio(tiny.log_probs(tiny.THETA + 1e-30j * np.eye(tiny.PARAMETERS))).sum(-1)
+    papers = torch.from_numpy(((beta * log_ratio_N - ADVANTAGE_N) ** 2).mean(-1).imag / 1e-30)  # by complex steps
+    assert relative_error(2 * beta * full_gradient(replace(A_STAR, beta=beta)), papers) < 1e-12
+    assert relative_error(2 * beta * replace(REGRESSION, beta=beta).gradient(), papers) < 1e-12
+    assert relative_error(2 * beta * full_gradient(replace(A_STAR, beta=beta / 2)), papers) > 1e-4
 
 
 def test_a_completion_without_an_advantage_has_a_gradient_here():
@@ -97,16 +74,13 @@ def test_the_value_of_known_rewards():
     torch.testing.assert_close(optimal_value(reward_PG, beta=1e-6), reward_PG.double().amax(1), rtol=0, atol=1e-5)
 
 
-def test_advantages_are_against_the_value_whatever_the_group():
-    rewards, context = rewards_of([1.0], [0.0, 1.0]), StepContext(value_Q=torch.tensor([0.25, 0.75]).double())
+def test_advantages_are_against_the_value_whatever_the_group_and_need_one():
+    rewards, context = rewards_of([1.0], [0.0, 1.0]), StepContext(value_Q=tensor([0.25, 0.75]))
     assert value_advantages(rewards, context).tolist() == [0.75, -0.75, 0.25]
     some = rewards.only(torch.tensor([True, False, True]))
     assert value_advantages(some, context).tolist() == [0.75, 0.0, 0.25], "what nobody scored has none"
     left = rewards.take(torch.tensor([False, True, True]))
     assert value_advantages(left, context.take(torch.tensor([1]))).tolist() == [-0.75, 0.25]
     assert A_STAR.advantages.of_one and A_STAR.advantages.any_size
-
-
-def test_without_values_there_are_no_advantages():
     with refused(ConfigError, "python examples/prompt_values.py CONFIG.yaml", "prompt_values: FILE"):
-        A_STAR.advantages(rewards_of([1.0, 0.0]), NOTHING_KNOWN)
+        A_STAR.advantages(rewards, NOTHING_KNOWN)

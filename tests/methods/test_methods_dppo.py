@@ -10,22 +10,8 @@ from dppo.errors import ConfigError
 from dppo.methods import METHODS, OBJECTIVES, SCHEMES, combined
 from dppo.pruning import KEPT_MEAN
 
-UNBIASED = {
-    "dppo_threshold": True,
-    "dppo": True,
-    "dppo_deterministic": False,
-    "dppo_unweighted": False,
-    "dppo_dapo": True,
-    "dppo_gspo": True,
-    "dppo_threshold_dapo": True,
-    "dppo_threshold_gspo": True,
-}
-BY_HAND = {
-    "dppo_dapo": DAPO_BY_HAND,
-    "dppo_threshold_dapo": DAPO_BY_HAND,
-    "dppo_gspo": GSPO_BY_HAND,
-    "dppo_threshold_gspo": GSPO_BY_HAND,
-}
+BY_HAND = dict.fromkeys(("dppo_dapo", "dppo_threshold_dapo"), DAPO_BY_HAND)
+BY_HAND |= dict.fromkeys(("dppo_gspo", "dppo_threshold_gspo"), GSPO_BY_HAND)
 DPPO, THRESHOLD = METHODS["dppo"], METHODS["dppo_threshold"]
 RARE = [1, 0, 0, 0, 0, 0, 0, 0]
 """The mean of abs(A) is between the one that is right, 2.47, and the others, 0.35."""

@@ -4,5 +4,4 @@ from dataclasses import replace
 
 from tiny_policy import GRPO_BY_HAND, TOTAL_N, centred
 
-UNBIASED = {"dr_grpo": True}
 BY_HAND = {"dr_grpo": replace(GRPO_BY_HAND, advantage_N=centred(TOTAL_N), divided="dr_grpo")}

@@ -16,7 +16,6 @@ GDPO = METHODS["gdpo"]
 NAN = float("nan")
 
 
-UNBIASED = {"gdpo": False, "dppo_gdpo": False}
 WITHIN_GROUPS_N = sum(w * z_scores(reward_N) for w, reward_N in zip(WEIGHT_F, REWARD_NF.T, strict=True))
 """Each function's z-scores, weighted and summed: before the second normalisation, over the batch."""
 DECOUPLED_N = (WITHIN_GROUPS_N - WITHIN_GROUPS_N.mean()) / (WITHIN_GROUPS_N.std(ddof=1) + 1e-4)

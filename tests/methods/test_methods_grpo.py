@@ -5,20 +5,13 @@ from one_step import kept, loss_of, step_of
 
 from dppo.methods import METHODS
 
-UNBIASED = {"grpo": True}
-GRPO = METHODS["grpo"]
+GRPO, GROUPS = METHODS["grpo"], ([1, 0, 1], [0.5, 0.5, 0.5], [3, 1])
 
 
 def test_a_completion_counts_by_its_mean_and_a_flat_group_is_dropped_but_counted():
     """Advantages of groups of three and two sum to 0 each: weighted by tokens instead they would not."""
-    plan = step_of(GRPO, [1, 0, 1], [0.5, 0.5, 0.5], [3, 1])
+    plan = step_of(GRPO, *GROUPS)
     assert kept(plan) == [0, 1, 2, 6, 7] and plan.sizes.denominator == 8
+    assert set(plan.weight_UN.flatten().tolist()) == {0.0, 1.0} and not GRPO.biases(4)
     assert loss_of(GRPO, plan) == pytest.approx(0, abs=1e-15)
-    tokens = METHODS["dapo_loss"]
-    assert abs(loss_of(tokens, step_of(tokens, [1, 0, 1], [0.5, 0.5, 0.5], [3, 1]))) > 0.1
-
-
-def test_nothing_is_drawn():
-    plan = step_of(GRPO, [1, 0, 0], [0, 1, 5], seed=1)
-    assert set(plan.prob_UN.flatten().tolist()) == set(plan.weight_UN.flatten().tolist()) == {1.0}
-    assert not GRPO.biases(4)
+    assert abs(loss_of(METHODS["dapo_loss"], step_of(METHODS["dapo_loss"], *GROUPS))) > 0.1

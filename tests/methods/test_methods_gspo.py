@@ -4,7 +4,6 @@ from tiny_policy import GSPO_BY_HAND
 
 from dppo.methods import METHODS
 
-UNBIASED = {"gspo": True}
 BY_HAND = {"gspo": GSPO_BY_HAND}
 GSPO = METHODS["gspo"]
 

@@ -3,24 +3,22 @@
 from dataclasses import replace
 
 import pytest
-import torch
+from arrays import rewards_of, tensor
 from tiny_policy import GRPO_BY_HAND, TOTAL_N, by_group
 
 from dppo.context import NOTHING_KNOWN, Expected, StepContext
 from dppo.methods import METHODS
-from dppo.types import Rewards
 
-UNBIASED = dict.fromkeys(("grpo_history", "dppo_history", "dppo_history_scaled", "dppo_history_sizes"), True)
 LEAVE_ONE_OUT = replace(GRPO_BY_HAND, advantage_N=by_group(TOTAL_N, lambda x: x - (x.sum() - x) / (len(x) - 1)))
 """Where nothing is known of a prompt, its other completions are the baseline, and nothing is divided by."""
-BY_HAND = dict.fromkeys(UNBIASED, LEAVE_ONE_OUT)
+BY_HAND = {name: LEAVE_ONE_OUT for name in METHODS if "history" in name}
 
 
 @pytest.mark.parametrize("name", ["dppo_history", "dppo_history_scaled", "grpo_history"])
 def test_a_group_of_one_learns_from_what_history_expected(name):
-    mean_QF, variance_QF, strength_QF = (torch.tensor([[value]], dtype=torch.float64) for value in (0.25, 0.16, 3.0))
+    mean_QF, variance_QF, strength_QF = (tensor([[value]]) for value in (0.25, 0.16, 3.0))
     expected = Expected(mean_QF=mean_QF, variance_QF=variance_QF, strength_QF=strength_QF)
-    one = Rewards(reward_NF=torch.ones(1, 1), group_N=torch.zeros(1).long())
+    one = rewards_of([1.0])
     divided = 0.5 if METHODS[name].advantages.compute.__name__ == "history_scaled_advantages" else 1.0
     assert METHODS[name].advantages(one, StepContext(expected=expected)).item() == pytest.approx(0.75 / divided)
     assert METHODS["grpo"].advantages(one, NOTHING_KNOWN).item() == 0

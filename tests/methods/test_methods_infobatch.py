@@ -5,38 +5,30 @@ from functools import partial
 
 import numpy as np
 import pytest
+import tiny_rows
 import torch
+from arrays import candidates_of
 from tiny_policy import GRPO_BY_HAND, at_rates, expectation, relative_error
-from tiny_rows import FULL, GRADIENT_NK, LENGTH_N, ROWS, SCORE_N
-from tiny_rows import expectation as rows_expectation
-from tiny_rows import relative_error as rows_error
 
 from dppo.methods import METHODS, ROW_METHODS
 from dppo.pruning import PIVOTAL, RecordedScores, stop
 from dppo.pruning.level import fade
 from dppo.rng import Purpose, generator
 from dppo.step import RowSource
-from dppo.types import Candidates
 from dppo.verification.enumerate import every_way
 
-UNBIASED = {"infobatch": True}
 INFOBATCH, DPPO = METHODS["infobatch"], METHODS["dppo"]
 ROWS_METHOD, KEPT = ROW_METHODS["infobatch"], ROW_METHODS["infobatch_kept"]
 SIZE = 64
-BLOCK = Candidates(
-    row_P=torch.arange(SIZE),
-    signal_P=torch.arange(SIZE, dtype=torch.float64),
-    tokens_P=torch.ones(SIZE, dtype=torch.float64),
-    seen_P=torch.ones(SIZE, dtype=torch.bool),
-)
+BLOCK = candidates_of(list(range(SIZE)))
 """Half of it is below the mean."""
 
 
-def source(method=ROWS_METHOD, size=40, seed=0, seen=True):
+def source(method=ROWS_METHOD, size=SIZE, seen=True):
     scores = RecordedScores(np.arange(size, dtype=np.uint64), np.full(size, 10))
     if seen:
         scores.record(torch.arange(size), torch.arange(size).double())
-    return RowSource(scores, method, seed=seed)
+    return RowSource(scores, method, seed=0)
 
 
 def drawn_prompts(rate):
@@ -45,7 +37,7 @@ def drawn_prompts(rate):
 
 def drawn_rows(rate):
     method = replace(ROWS_METHOD, rows=ROWS_METHOD.rows.at_rate(rate))
-    return source(method, size=SIZE).draw(torch.arange(SIZE), step=3, epoch=1)
+    return source(method).draw(torch.arange(SIZE), step=3, epoch=1)
 
 
 @pytest.mark.parametrize("drawn", [drawn_prompts, drawn_rows])
@@ -56,7 +48,7 @@ def test_the_papers_formula(rate, drawn):
     assert draw.keep_N[half:].all() and (draw.weight_N[half:] == 1).all()
     low_N = draw.keep_N[:half]
     assert draw.prob_N[:half].tolist() == pytest.approx([1 - rate] * half) and 0 < low_N.sum() < half
-    assert draw.weight_N[:half][low_N].tolist() == pytest.approx([1 / (1 - rate)] * int(low_N.sum()))
+    assert draw.weight_N[:half].tolist() == pytest.approx((low_N / (1 - rate)).tolist())
     if drawn is drawn_prompts:
         assert draw.weight_N.sum() == pytest.approx(SIZE), "a step stands for all its candidates"
 
@@ -89,29 +81,27 @@ def test_a_step_of_an_epoch_says_nothing_of_the_next_one():
 
 
 def test_the_mean_is_the_datasets_and_one_draw_stands_for_an_epoch():
-    rows = source()
-    low = torch.arange(20)  # all below the dataset's mean: of the step's own rows half would be
+    rows, all_rows = source(size=40), torch.arange(40)
+    low = all_rows[:20]  # all below the dataset's mean: of the step's own rows half would be
     first, again = rows.draw(low, step=3, epoch=1), rows.draw(low, step=4, epoch=1)
     assert first.prob_N.tolist() == [0.5] * 20 and torch.equal(first.keep_N, again.keep_N)
     rows.scores.record(low, torch.full((20,), 100.0))
     assert torch.equal(rows.draw(low, step=5, epoch=1).keep_N, first.keep_N), "scores count from the next epoch on"
     assert not torch.equal(rows.draw(low, step=6, epoch=2).prob_N, first.prob_N)
-    assert rows.draw(torch.arange(40), step=0, epoch=9, done=0.9).keep_N.all(), "the last eighth is not pruned"
-    assert not rows.draw(torch.arange(40), step=0, epoch=10, done=0.5).keep_N.all()
-    assert rows.draw(torch.arange(40), step=1, epoch=10, done=0.9).keep_N.all(), "from the middle of an epoch on too"
-    assert source(seen=False).draw(low, step=0).keep_N.all(), "nor the first epoch"
+    assert rows.draw(all_rows, step=0, epoch=9, done=0.9).keep_N.all(), "the last eighth is not pruned"
+    assert not rows.draw(all_rows, step=0, epoch=10, done=0.5).keep_N.all()
+    assert rows.draw(all_rows, step=1, epoch=10, done=0.9).keep_N.all(), "from the middle of an epoch on too"
+    assert source(size=40, seen=False).draw(low, step=0).keep_N.all(), "nor the first epoch"
 
 
 def test_the_authors_mean_over_what_is_kept_is_biased_and_says_so():
     """By hand: of five rows those below the mean are kept half of the time, each draw a mean over its own tokens."""
-    low = np.flatnonzero(SCORE_N.numpy() < SCORE_N.mean().item())
-    assert len(low) == 3
-    draws = list(every_way(lambda tape: KEPT.rows.draw(ROWS, tape)))
-    by_hand = torch.zeros_like(FULL)
-    for draw, chance in draws:
-        keep, weight = draw.keep_N.numpy(), np.where(np.isin(np.arange(5), low), 1 / draw.prob_N.numpy(), 1.0)
-        tokens = LENGTH_N[keep].sum()
-        by_hand += chance * sum(weight[i] * GRADIENT_NK[i] for i in np.flatnonzero(keep)) / tokens
-    found = rows_expectation(KEPT)
-    assert rows_error(found, by_hand) < 1e-12
-    assert rows_error(found) > 0.05 and "biased" in KEPT.describe() and KEPT.biases
+    low_N = tiny_rows.ROWS.signal_P < tiny_rows.ROWS.signal_P.mean()
+    length_N, by_hand = torch.from_numpy(tiny_rows.LENGTH_N), torch.zeros_like(tiny_rows.FULL)
+    assert low_N.sum() == 3
+    for draw, chance in every_way(lambda tape: KEPT.rows.draw(tiny_rows.ROWS, tape)):
+        weight_N = draw.keep_N * torch.where(low_N, 1 / draw.prob_N, 1.0)
+        by_hand += chance * weight_N @ tiny_rows.GRADIENT_NK / length_N[draw.keep_N].sum()
+    found = tiny_rows.expectation(KEPT)
+    assert tiny_rows.relative_error(found, by_hand) < 1e-12
+    assert tiny_rows.relative_error(found) > 0.05 and "biased" in KEPT.describe() and KEPT.biases

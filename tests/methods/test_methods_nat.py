@@ -25,7 +25,6 @@ from dppo.pruning import TokenPruning, all_alike, random_prefix
 from dppo.pruning.tokens import TOKEN_AUTO, best_cuts, by_uncertainty
 from dppo.trl import DPPOConfig
 
-UNBIASED = {"nat_urs": True, "nat_rpc": True}
 EXACT, BIASED = 1e-12, 1e-3
 GRPO, DPPO = METHODS["grpo"], METHODS["dppo"]
 LEVELS = {
@@ -34,6 +33,7 @@ LEVELS = {
     "random prefix": TokenPruning(rate=0.3, cut_rule=random_prefix),
     "uniform tokens": TokenPruning(head_rate=0.5, head_rule=all_alike),
 }
+CUT = replace(GRPO, tokens=LEVELS["cuts"])
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.2])
@@ -45,69 +45,51 @@ def test_every_outcome_together_is_the_full_gradient(level, normaliser, beta):
     (every,) = planned(method)
     assert float(every.chance_U.sum()) == pytest.approx(1.0, abs=EXACT)
     assert len(every.gradients().unique(dim=0)) > 1, "outcomes differ"
-    assert relative_error(expectation(method), wanted) < EXACT
+    assert relative_error(every.chance_U @ every.gradients(), wanted) < EXACT
 
 
-@pytest.mark.parametrize(
-    "method",
-    [
-        replace(GRPO, tokens=TokenPruning(rate=0.3, head_rate=0.5)),
-        replace(at_rates(DPPO, 0.0, 0.5), tokens=TokenPruning(rate=0.3)),
-        replace(at_rates(DPPO, 0.5, 0.0), tokens=TokenPruning(rate=0.3)),
-    ],
-    ids=["cuts and head", "after completions", "after prompts"],
-)
-def test_draws_in_a_row_are_the_full_gradient(method):
-    assert relative_error(expectation(method), GRPO_BY_HAND.gradient()) < EXACT
+IN_A_ROW = {
+    "cuts and head": replace(GRPO, tokens=TokenPruning(rate=0.3, head_rate=0.5)),
+    "after completions": replace(at_rates(DPPO, 0.0, 0.5), tokens=TokenPruning(rate=0.3)),
+    "after prompts": replace(at_rates(DPPO, 0.5, 0.0), tokens=TokenPruning(rate=0.3)),
+}
 
 
-def biased_by(method, weight_UNT, **options):
-    """How far the mean over the outcomes is from the full gradient at other weights of tokens."""
-    (every,) = planned(method)
-    found = weighted_gradients(method, weight_UNT(every), every.advantage_N, every.plan.sizes, **options)
-    return relative_error(every.chance_U @ found, GRPO_BY_HAND.gradient())
+@pytest.mark.parametrize("name", IN_A_ROW)
+def test_draws_in_a_row_are_the_full_gradient(name):
+    assert relative_error(expectation(IN_A_ROW[name]), GRPO_BY_HAND.gradient()) < EXACT
 
 
-CUT = replace(GRPO, tokens=TokenPruning(rate=0.4))
+def test_weights_of_whole_completions_and_a_mean_over_the_tokens_that_are_left_are_found():
+    (every,) = planned(CUT)
+    weight_UNT, reach_N = every.weight_UNT, every.plan.token_draws[0].reach_N
+
+    def bias(weight_UNT, **options):
+        found = weighted_gradients(CUT, weight_UNT, every.advantage_N, every.plan.sizes, **options)
+        return relative_error(every.chance_U @ found, GRPO_BY_HAND.gradient())
+
+    assert bias(weight_UNT) < EXACT
+    assert bias((weight_UNT > 0) / reach_N[:, None].clamp_min(1e-9)) > BIASED, (
+        "one over the chance to be reached at all"
+    )
+    assert bias(weight_UNT, counted=False) > BIASED
 
 
-def test_weights_of_whole_completions_in_place_of_tokens_are_found():
-    def of_completions(every):
-        """Each completion by one over the probability of being reached at all."""
-        reach_N = every.plan.token_draws[0].reach_N
-        kept = every.weight_UNT > 0
-        return kept / reach_N[:, None].clamp_min(1e-9)
-
-    assert biased_by(CUT, lambda every: every.weight_UNT) < EXACT
-    assert biased_by(CUT, of_completions) > BIASED
+def up_to_the_largest(moment_NT, span_NT, rate, floor):
+    """Wrong: a cut behind the token of the largest moment, for certain: it looks at what is sampled later."""
+    largest_N1 = moment_NT.argmax(1, keepdim=True)
+    return ((torch.arange(span_NT.shape[1]) <= largest_N1) & span_NT).double()
 
 
-def test_a_mean_over_the_tokens_that_are_left_is_found():
-    assert biased_by(CUT, lambda every: every.weight_UNT, counted=False) > BIASED
+def without_floor(moment_NT, span_NT, rate, floor):
+    reach_NT = best_cuts(moment_NT, span_NT, rate, floor)
+    return torch.where(reach_NT > 0.5, reach_NT, 0.0)
 
 
-def test_a_cut_by_the_future_and_a_floor_forgotten_are_found():
-    def up_to_the_largest(moment_NT, span_NT, rate, floor):
-        """A cut behind the token of the largest moment, for certain: it looks at what is sampled later."""
-        largest_N1 = moment_NT.argmax(1, keepdim=True)
-        return ((torch.arange(span_NT.shape[1]) <= largest_N1) & span_NT).double()
-
-    def without_floor(moment_NT, span_NT, rate, floor):
-        reach_NT = best_cuts(moment_NT, span_NT, rate, floor)
-        return torch.where(reach_NT > 0.5, reach_NT, 0.0)
-
-    for rule in (up_to_the_largest, without_floor):
-        method = replace(GRPO, tokens=TokenPruning(rate=0.4, cut_rule=rule))
-        assert relative_error(expectation(method), GRPO_BY_HAND.gradient()) > BIASED
-
-
-def test_a_random_prefix_keeps_the_share_asked_for_and_never_more_than_half_less():
-    span_NT = torch.from_numpy(MASK_NT)
-    reach_NT = random_prefix(span_NT.double(), span_NT, 0.5, 0.05)
-    assert reach_NT[0].tolist() == [1.0, 0.75, 0.5, 0.25]
-    assert float(reach_NT.sum()) == pytest.approx(sum((n + 1) / 2 for n in LENGTH_N))
-    with refused(DesignError, "rate"):
-        random_prefix(span_NT.double(), span_NT, 0.6, 0.05)
+@pytest.mark.parametrize("rule", [up_to_the_largest, without_floor])
+def test_a_cut_by_the_future_and_a_floor_forgotten_are_found(rule):
+    method = replace(GRPO, tokens=TokenPruning(rate=0.4, cut_rule=rule))
+    assert relative_error(expectation(method), GRPO_BY_HAND.gradient()) > BIASED
 
 
 def test_losses_that_look_at_other_tokens_are_found_and_refused():
@@ -134,27 +116,40 @@ def test_losses_that_look_at_other_tokens_are_found_and_refused():
             replace(CUT, **changes)
 
 
-@pytest.mark.parametrize("field", ["rate", "head_rate"])
-def test_rates_and_floors_out_of_range_are_named(field):
-    floor = field.replace("rate", "floor")
-    with refused(ConfigError, field):
-        TokenPruning(**{field: 1.0})
-    with refused(ConfigError, floor):
-        TokenPruning(**{field: 0.9, floor: 0.2})
+WRONG = [
+    ({"rate": 1.0}, "rate"),
+    ({"rate": 0.9, "floor": 0.2}, "floor"),
+    ({"head_rate": 1.0}, "head_rate"),
+    ({"head_rate": 0.9, "head_floor": 0.2}, "head_floor"),
+    ({"rate": 0.6, "cut_rule": random_prefix}, "rate=0.6"),
+    ({"rate": 0.5, "cut_rule": random_prefix, "auto": TOKEN_AUTO}, "random prefix"),
+]
+RUN = {"report_to": [], "use_cpu": True, "bf16": False}
+WRONG_RUNS = [
+    ({"method": "nat_rpc", "token_prune_rate": 0.6}, ("nat_rpc", "token_prune_rate: 0.5")),
+    ({"method": "nat_rpc", "token_prune_rate": "auto"}, ("nat_rpc", "which chooses no rate")),
+    ({"token_prune_rate": 0.8, "prune_floor": 0.3}, ("prune_floor=0.3", "token_prune_rate=0.8")),
+]
 
 
-def test_what_a_random_prefix_cannot_leave_out_is_refused_before_a_run(tmp_path):
-    with refused(ConfigError, "rate=0.6"):
-        TokenPruning(rate=0.6, cut_rule=random_prefix)
-    with refused(ConfigError, "random prefix"):
-        TokenPruning(rate=0.5, cut_rule=random_prefix, auto=TOKEN_AUTO)
-    run = {"output_dir": str(tmp_path), "report_to": [], "use_cpu": True, "bf16": False}
-    for rate, named in ((0.6, "token_prune_rate: 0.5"), ("auto", "which chooses no rate")):
-        with refused(ConfigError, "nat_rpc", named):
-            DPPOConfig(**run, method="nat_rpc", token_prune_rate=rate)
-    with refused(ConfigError, "prune_floor=0.3", "token_prune_rate=0.8"):
-        DPPOConfig(**run, token_prune_rate=0.8, prune_floor=0.3)
-    assert DPPOConfig(**run, token_prune_rate=0.8, prune_floor=0.2).build_method().tokens.floor == 0.2
+def test_rates_and_floors_out_of_range_are_refused_before_a_run(tmp_path):
+    for given, named in WRONG:
+        with refused(ConfigError, named):
+            TokenPruning(**given)
+    for given, named in WRONG_RUNS:
+        with refused(ConfigError, *named):
+            DPPOConfig(**RUN, **given, output_dir=str(tmp_path))
+    args = DPPOConfig(**RUN, token_prune_rate=0.8, prune_floor=0.2, output_dir=str(tmp_path))
+    assert args.build_method().tokens.floor == 0.2
+
+
+def test_a_random_prefix_keeps_the_share_asked_for_and_never_more_than_half_less():
+    span_NT = torch.from_numpy(MASK_NT)
+    reach_NT = random_prefix(span_NT.double(), span_NT, 0.5, 0.05)
+    assert reach_NT[0].tolist() == [1.0, 0.75, 0.5, 0.25]
+    assert float(reach_NT.sum()) == pytest.approx(sum((n + 1) / 2 for n in LENGTH_N))
+    with refused(DesignError, "rate"):
+        random_prefix(span_NT.double(), span_NT, 0.6, 0.05)
 
 
 def test_presets_are_what_the_paper_does():

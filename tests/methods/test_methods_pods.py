@@ -21,7 +21,6 @@ from dppo.methods.ranking import largest
 from dppo.objective import group_advantages
 from dppo.pruning import POISSON
 
-UNBIASED = {"pods": False}
 PODS = METHODS["pods"]
 GROUPS = ([1, 0, 0, 1, 0, 0, 0, 0], [0] * 8, [1, 0, 1, 1, 0, 1, 0, 0.5])
 

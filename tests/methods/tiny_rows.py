@@ -2,8 +2,8 @@
 
 import numpy as np
 import torch
+from arrays import candidates_of
 
-from dppo.types import Candidates
 from dppo.verification.enumerate import every_way
 
 N, T, V = 5, 4, 5
@@ -11,14 +11,7 @@ _RNG = np.random.default_rng(7)
 THETA = _RNG.normal(size=(V, V))
 TOKEN_NT = _RNG.integers(V, size=(N, T + 1))
 LENGTH_N = np.array([4, 1, 3, 2, 4])
-MASK_NT = np.arange(T) < LENGTH_N[:, None]
-SCORE_N = torch.tensor([3.0, 0.4, 1.5, 0.7, 2.0], dtype=torch.float64)
-ROWS = Candidates(
-    row_P=torch.arange(N),
-    signal_P=SCORE_N,
-    tokens_P=torch.from_numpy(LENGTH_N).double() + 1,
-    seen_P=torch.ones(N, dtype=torch.bool),
-)
+ROWS = candidates_of([3.0, 0.4, 1.5, 0.7, 2.0], tokens=(LENGTH_N + 1.0).tolist())
 
 
 def row_gradients():
@@ -26,10 +19,8 @@ def row_gradients():
     prob = np.exp(THETA) / np.exp(THETA).sum(1, keepdims=True)
     found = np.zeros((N, V, V))
     for row in range(N):
-        for t in range(LENGTH_N[row]):
-            before, token = TOKEN_NT[row, t], TOKEN_NT[row, t + 1]
-            found[row, before] += prob[before]
-            found[row, before, token] -= 1
+        for before, token in zip(TOKEN_NT[row], TOKEN_NT[row, 1 : LENGTH_N[row] + 1], strict=False):
+            found[row, before] += prob[before] - np.eye(V)[token]
     return torch.from_numpy(found.reshape(N, -1))
 
 

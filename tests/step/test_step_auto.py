@@ -6,16 +6,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from pages import ROOT, blocks
 from prompt_runs import AUTO, DPPO, GROUP, SEED, SIZE, answers, kept_share, source, taught
 from refusals import refused
 
 from dppo.costs import Passes, Spent
 from dppo.errors import CheckpointError, ConfigError
 from dppo.files import sealed, unsealed
-from dppo.methods import METHODS
-from dppo.objective import Tokens
-from dppo.pruning import COMPLETION_AUTO, Auto, PromptHistory, PromptStream, Pruning, advantage_with_length
+from dppo.pruning import Auto, PromptHistory, PromptStream, Pruning, advantage_with_length
 from dppo.session import Session
 from dppo.step import PromptSource, RolledOut, whole_block
 from dppo.types import Rewards
@@ -101,34 +98,3 @@ def test_a_stream_of_data_has_no_prompts_to_choose_from():
         run.prompts()
     plan = run.plan(whole_block(2, 6), RolledOut(rewards=answers(torch.tensor([1, 2])), tokens_N=torch.ones(6)))
     assert len(plan.kept(0)) and run.number == 1 and run.visits is None and run.metrics == {} == dict(run.messages())
-
-
-def steps_that_prune(code):
-    """Steps of 40, by the code of docs/how_it_works.md, in which ``auto`` drops completions with a gradient."""
-    completions = replace(METHODS["dppo"].completions, rate=0.8, auto=COMPLETION_AUTO)
-    method, found = replace(METHODS["dppo"], completions=completions), 0
-    source = PromptSource(PromptStream(64, 0), PromptHistory(np.arange(64, dtype=np.uint64)), prompts=3)
-    session = Session(method, source, seed=0, generations=8, max_tokens=64)
-    names = {"session": session, "RolledOut": RolledOut}
-
-    def forward(kept, advantage_B):
-        logp_BT = torch.zeros(len(kept), 1, requires_grad=True)
-        return Tokens(logp_BT=logp_BT, old_logp_BT=logp_BT.detach(), advantage_B=advantage_B, mask_BT=logp_BT == 0)
-
-    for step in range(40):
-        rng = np.random.default_rng(step)
-
-        def roll_out(row_Q, rng=rng):
-            right_QG = rng.random((len(row_Q), 8)) < row_Q.numpy()[:, None] % 4 / 4
-            return Rewards.of_groups(torch.from_numpy(right_QG)), torch.from_numpy(rng.integers(1, 65, right_QG.size))
-
-        exec(code, names | (made := {"roll_out": roll_out, "forward": forward}), made)
-        found += len(made["kept"]) < int(made["plan"].completions.live_N.sum())
-    return found
-
-
-def test_the_method_on_one_screen_remembers_what_auto_chooses_from():
-    (heart,) = [block for block in blocks(ROOT / "docs" / "how_it_works.md", "python") if "session.plan" in block]
-    assert steps_that_prune(heart) > 25
-    forgetful = f"session.samples = None\n{heart}"
-    assert steps_that_prune(forgetful) < 15, "the wrong twin looks at one step alone"

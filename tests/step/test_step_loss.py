@@ -34,11 +34,10 @@ def batch():
     return tokens, normal(ROWS, LONGEST).abs(), torch.tensor([1.0, 2.5, 0, 1, 4, 1.5], dtype=torch.float64)
 
 
-def loss(method, rows=slice(None), *, weight_B=None, sizes=SIZES, **settings):
-    tokens, entropy_BT, given_B = batch()
-    weight_B = (given_B if weight_B is None else weight_B)[rows]
+def loss(method, rows=slice(None), *, sizes=SIZES, **settings):
+    tokens, entropy_BT, weight_B = batch()
     part = each_tensor(tokens, lambda value: value[rows])
-    return micro_batch_loss(method, part, weight_B, sizes, entropy_BT=entropy_BT[rows], **settings).item()
+    return micro_batch_loss(method, part, weight_B[rows], sizes, entropy_BT=entropy_BT[rows], **settings).item()
 
 
 @pytest.mark.parametrize("cuts", [[[0, 1, 2], [3, 4, 5]], [[5, 0], [1], [4, 2, 3]], [[i] for i in range(6)]])
@@ -52,14 +51,6 @@ def test_a_denominator_of_each_micro_batch_would_make_the_cut_matter():
     cuts = [[0, 1, 2, 3], [4, 5]]
     wrong = sum(loss(METHOD, rows, sizes=SIZES._replace(denominator=float(len(rows)))) for rows in cuts) / len(cuts)
     assert abs(wrong - loss(METHOD)) > 1e-2
-
-
-@pytest.mark.parametrize("name", NORMALISERS)
-def test_the_weight_multiplies_policy_kl_and_entropy(name):
-    method, (_, _, weight_B) = replace(METHOD, normaliser=NORMALISERS[name]), batch()
-    each = [loss(method, weight_B=one_B) for one_B in torch.eye(ROWS, dtype=torch.float64)]
-    assert sum(w * one for w, one in zip(weight_B.tolist(), each, strict=True)) == pytest.approx(loss(method))
-    assert loss(method, weight_B=0 * weight_B) == 0
 
 
 def test_a_router_loss_is_a_mean_over_the_tokens_of_the_full_batch_prompts_included():
