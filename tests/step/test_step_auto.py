@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from arrays import rewards_of
 from prompt_runs import AUTO, DPPO, GROUP, SEED, SIZE, answers, kept_share, source, taught
 from refusals import refused
 
@@ -15,7 +16,6 @@ from dppo.files import sealed, unsealed
 from dppo.pruning import Auto, PromptHistory, PromptStream, Pruning, advantage_with_length
 from dppo.session import Session
 from dppo.step import PromptSource, RolledOut, whole_block
-from dppo.types import Rewards
 
 
 def test_auto_starts_unpruned_and_prunes_once_prompts_have_come_back():
@@ -29,12 +29,11 @@ def test_auto_starts_unpruned_and_prunes_once_prompts_have_come_back():
     assert AUTO.prompts.choice(run.visits).rate > 0
     assert run.metrics["prune/prompt_ceiling"] == pytest.approx(1.5, abs=0.1)  # a third has zero variance
     flat_P = torch.cat([prompts.candidates.row_P % 3 == 0 for prompts in pruned])
-    keep_P = torch.cat([prompts.draw.keep_N for prompts in pruned])
-    assert keep_P[flat_P].double().mean() < 0.5 < 0.85 < keep_P[~flat_P].double().mean()
+    keep_P = torch.cat([prompts.draw.keep_N.double() for prompts in pruned])
+    assert keep_P[flat_P].mean() < 0.5 < 0.85 < keep_P[~flat_P].mean()
 
 
-SCORED = Pruning(rate=0.8, floor=0.1, auto=Auto(fewest=16), score=advantage_with_length)
-OWN_RATE = replace(DPPO, completions=SCORED)
+OWN_RATE = replace(DPPO, completions=Pruning(rate=0.8, floor=0.1, auto=Auto(fewest=16), score=advantage_with_length))
 SPENT = Spent(generating=3.0, training=1.0, total=4.0, trained=Passes(1, 50, 1, 50, layouts=1))
 
 
@@ -47,11 +46,9 @@ def session(**options):
 def stepped(run, *, mixed):
     """A step in which the first so many groups have a gradient, that of one completion in three a large one."""
     prompts = run.prompts()
-    reward_QG = torch.zeros(len(prompts.row_Q), GROUP)
-    reward_QG[:mixed, 0] = 1.0
+    rewards = rewards_of(*([[1, 0, 0]] * mixed + [[0, 0, 0]] * 8)[: len(prompts.row_Q)])
     tokens_N = torch.tensor([400, 1, 1] * len(prompts.row_Q))
-    rolled_out = RolledOut(rewards=Rewards.of_groups(reward_QG), tokens_N=tokens_N)
-    plan = run.plan(prompts, rolled_out)
+    plan = run.plan(prompts, RolledOut(rewards=rewards, tokens_N=tokens_N))
     return int(plan.completions.live_N.sum() - (plan.weight_UN > 0).sum()), plan
 
 

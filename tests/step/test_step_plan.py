@@ -175,14 +175,6 @@ def test_completions_of_prompts_that_were_drawn_for_a_share_are_trained_in_it():
         plan_of(DPPO, prompts=prompts)
 
 
-def test_each_pass_is_drawn_by_its_own_stream_alone():
-    real = step_streams(1, 7)
-    together = plan_of(DPPO, streams=real, passes=UpdateSchedule(passes=4)).weight_UN
-    alone = [plan_of(DPPO, streams=lambda p, *key, i=i: real(p, i)).weight_UN[0] for i in range(4)]
-    assert torch.equal(together, torch.stack(alone))
-    assert len({tuple(weight_N.tolist()) for weight_N in together}) > 1
-
-
 @pytest.mark.parametrize("shares", [2, 3])
 def test_the_shares_of_a_pass_add_up_to_the_full_gradient(shares):
     """For every deal by itself: each completion is drawn in one share, over the denominator of the whole pass."""

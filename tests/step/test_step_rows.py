@@ -13,9 +13,9 @@ from dppo.step import RowSource
 SIZE = 32
 
 
-def source(name="dppo", seed=0, size=SIZE):
+def source(name="infobatch", size=SIZE):
     scores = RecordedScores(np.arange(size, dtype=np.uint64), np.full(size, 10))
-    return RowSource(scores, ROW_METHODS[name], seed=seed)
+    return RowSource(scores, ROW_METHODS[name], seed=0)
 
 
 def walk(rows, steps):
@@ -32,11 +32,10 @@ def walk(rows, steps):
 @pytest.mark.parametrize("name", ROW_METHODS)
 @pytest.mark.parametrize("stop", [5, 8])
 def test_a_resumed_source_draws_what_it_would_have_drawn(name, stop, tmp_path):
+    before, after, forgetful = source(name), source(name), source(name)
     straight = walk(source(name), range(12))
-    before = source(name)
     walk(before, range(stop))
     before.save(tmp_path)
-    after, forgetful = source(name), source(name)
     after.load(tmp_path)
     assert walk(after, range(stop, 12)) == straight[stop:]
     forgetful.load(tmp_path)
@@ -46,13 +45,13 @@ def test_a_resumed_source_draws_what_it_would_have_drawn(name, stop, tmp_path):
 
 
 def test_a_damaged_draw_is_refused_and_that_of_another_dataset_is_made_anew(tmp_path):
-    rows = source("infobatch")
+    rows = source()
     walk(rows, range(6))
     rows.save(tmp_path)
     np.savez(tmp_path / "dppo_epoch.npz", epoch=np.int64(1), prob=np.ones(3))
     with refused(CheckpointError, "damaged"):
-        source("infobatch").load(tmp_path)
+        source().load(tmp_path)
     rows.save(tmp_path)
-    grown = source("infobatch", size=SIZE + 8)
+    grown = source(size=SIZE + 8)
     assert grown.load(tmp_path) == SIZE
     assert len(grown.draw(torch.arange(SIZE + 8), step=6, epoch=1).weight_N) == SIZE + 8
