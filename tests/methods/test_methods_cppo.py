@@ -33,13 +33,6 @@ def test_the_largest_of_each_group_are_kept_and_averaged(rate, count):
     assert loss_of(method, plan) == pytest.approx(by_hand, abs=1e-12), "those without a gradient count in the mean"
 
 
-def test_prompts_without_signal_give_their_places_to_others():
-    groups = [0.3] * 8, [1] * 4 + [0] * 4
-    for method in (CPPO_TRL, CPPO_VERL):
-        assert kept(step_of(method, *groups)) == list(range(8, 16))
-    assert kept(step_of(CPPO, *groups)) == [8, 9, 10, 11], "in the paper a prompt keeps its own places"
-
-
 @pytest.mark.parametrize(
     ("processes", "rate", "dropped"), [(1, 0.5, 12), (1, 0.9, 21), (1, 0.3, 7), (3, 0.5, 4), (3, 0.9, 7), (3, 0.3, 2)]
 )

@@ -12,9 +12,11 @@ from claims import claims
 from tiny_policy import CONTEXT, GRPO_BY_HAND, N, at_rates, expectation, full_gradient, relative_error
 
 from dppo import objective, pruning
+from dppo.errors import in_words
 from dppo.methods import METHODS
 from dppo.objective import ADVANTAGE_RULES, NORMALISERS, clipped_tokens, emphasised
-from dppo.pruning import Auto, PromptPruning, Pruning, advantage_with_length, uniform_score
+from dppo.pruning import Auto, PromptPruning, Pruning, advantage_with_length, stop, uniform_score
+from dppo.pruning.level import fade
 from dppo.step import StepSizes, completions_of
 
 EXACT, BIASED = 1e-12, 1e-3
@@ -116,6 +118,9 @@ def variants():
     for beta in BETAS:
         method = replace(DPPO, beta=beta, completions=CHOSEN)
         yield f"rate chosen from the scores, beta {beta}", method, replace(GRPO_BY_HAND, beta=beta), True
+    for schedule, done in product((stop, fade, partial(fade, until=0.2)), (0.0, 0.9, 0.95, 1.0)):
+        method = at_rates(DPPO, 0.5, 0.5, beta=0.2, schedule=schedule)
+        yield f"{in_words(schedule)} at {done}", method.at(done), WITH_KL, True
 
 
 @pytest.mark.parametrize(("method", "by_hand", "exact"), [pytest.param(*each, id=name) for name, *each in variants()])
@@ -170,17 +175,6 @@ def folded(outcome):
     return outcome.at_advantages(kept(outcome), outcome.advantage_N * outcome.weight_UN)
 
 
-def of_survivors(outcome):
-    """Statistics of groups after pruning."""
-    advantages = [GRPO.advantages(REWARDS.only(weight_N > 0), CONTEXT) for weight_N in outcome.weight_UN]
-    return outcome.at_advantages(outcome.weight_UN, advantages)
-
-
-def emphasised_late(outcome):
-    """The transform after the draw, on weighted advantages."""
-    return outcome.at_advantages(kept(outcome), objective.powered(outcome.advantage_N * outcome.weight_UN, power=1.0))
-
-
 MISTAKES = {
     "weights forgotten": (BOTH, lambda o: o.gradients(kept(o))),
     "prompt weight forgotten": (BOTH, lambda o: o.gradients(o.weight_UN / prompt_weight_N(o).clamp_min(1))),
@@ -188,7 +182,6 @@ MISTAKES = {
     "divides by completions kept": (BOTH, lambda o: o.gradients() * N / kept(o).sum(1, keepdim=True).clamp_min(1)),
     "divides by those rolled out": (BOTH, lambda o: o.gradients() * N / max(int(o.keep_P[tiny.GROUP_N].sum()), 1)),
     "weight folded into the advantage": (replace(COMPLETIONS, beta=0.2), folded),
-    "statistics of survivors": (COMPLETIONS, of_survivors),
 }
 
 
@@ -200,10 +193,27 @@ def test_mistakes_are_caught(mistake):
     assert relative_error(expectation(method), wanted) < EXACT
 
 
-def test_weights_in_advantages_are_right_without_kl_and_unless_these_are_emphasised_afterwards():
+def test_folding_the_weight_into_the_advantage_is_right_without_kl():
     assert relative_error(expectation(COMPLETIONS, folded), full_gradient(COMPLETIONS)) < EXACT
+
+
+def test_group_statistics_after_pruning_are_biased():
+    def survivors(outcome):
+        advantages = [GRPO.advantages(REWARDS.only(weight_N > 0), CONTEXT) for weight_N in outcome.weight_UN]
+        return outcome.at_advantages(outcome.weight_UN, advantages)
+
+    assert relative_error(expectation(COMPLETIONS, survivors), GRPO_BY_HAND.gradient()) > 1e-2
+
+
+def test_pruning_the_plain_objective_is_not_pruning_the_emphasised_one():
+    """The wrong twin: the transform after the draw, on weighted advantages, is another number."""
+
+    def late(outcome):
+        late_UN = objective.powered(outcome.advantage_N * outcome.weight_UN, power=1.0)
+        return outcome.at_advantages(kept(outcome), late_UN)
+
     wanted = full_gradient(replace(COMPLETIONS, advantages=emphasised(objective.GROUP_SCALED, 1.0)))
-    assert relative_error(expectation(COMPLETIONS, emphasised_late), wanted) > 1e-2
+    assert relative_error(expectation(COMPLETIONS, late), wanted) > 1e-2
 
 
 def part_NK(method, denominator=N):
@@ -240,8 +250,8 @@ def test_a_mean_over_the_kept_rows_needs_a_fixed_size():
     torch.testing.assert_close(mean_over_kept[fixed_U], outcome.gradients()[fixed_U], rtol=1e-9, atol=1e-12)
 
 
-def test_a_mean_over_tokens_is_unbiased_whatever_history_expects_and_biased_by_what_was_drawn():
-    """A wrong expectation makes every step longer or shorter by the same factor, and points nowhere else."""
+def test_a_mean_over_tokens_that_history_expects_is_unbiased_whatever_it_expects():
+    """A wrong one makes every step longer by a factor; the wrong twin, tokens of prompts drawn, points elsewhere."""
     method = at_rates(METHODS["dppo_dapo"], 0.5, 0.5, entropy_coef=0.3)
     wanted = replace(BY_HAND["dppo_dapo"], entropy_coef=0.3).gradient()
 

@@ -25,8 +25,8 @@ def mean(value_SK):
     return OUTCOME.chance_U @ value_SK
 
 
-def test_a_new_draw_makes_each_pass_unbiased_and_reusing_the_draw_biases_the_second_pass():
-    """The parameters then depend on the very rows that the second gradient is made of."""
+def test_a_new_draw_makes_each_pass_unbiased_at_its_own_parameters():
+    """Reusing the draw biases the second pass: parameters depend on the very rows that its gradient is made of."""
     reused_SK, wanted_SK = torch.zeros(2, *FIRST_SK.shape, dtype=torch.float64)
     for index, first_K in enumerate(FIRST_SK):
         second_NK = OUTCOME.gradients(torch.eye(N, dtype=torch.float64), theta=moved(first_K))

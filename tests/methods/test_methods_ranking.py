@@ -43,12 +43,6 @@ def test_counts_are_exact_whatever_a_rate_is_in_binary():
     assert int(160 * (1 - 0.9)) == 15 and kept_share(160, Fraction("0.9")) == 16
 
 
-def test_ties_go_to_the_lowest_index():
-    assert kept(1, -3, 3, 3) == [1, 2]
-    assert kept(*[2] * 6) == [0, 1, 2]
-    assert kept(1, 3, -3, 3, 1, rate=0.8) == [1]
-
-
 def test_rows_compete_with_those_of_the_same_number_wherever_they_lie():
     values = (5, 6, 7, 8, 1, 2, 3, 4)
     assert kept(*values, groups=[9, 9, 9, 9, 4, 4, 4, 4]) == [2, 3, 6, 7]
