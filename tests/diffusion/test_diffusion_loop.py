@@ -46,6 +46,10 @@ def test_rollouts_are_a_function_of_seed_and_key_and_of_the_label():
     assert not torch.equal(first, loop.pictures(1 - label_N))
 
 
+def gradients_of(model):
+    return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+
 def by_hand(loop):
     """The gradient of the paper's loss on the step's own pictures, put together without the loop."""
     model, group_N = copy.deepcopy(loop.model), torch.arange(2).repeat_interleave(4)
@@ -55,23 +59,19 @@ def by_hand(loop):
     rng = torch_generator(5, Purpose.DEAL, 0)
     time_N = torch.randint(1000, (2,), generator=rng)[group_N]
     noise = torch.randn((2, 1, 16, 16), generator=rng)[group_N]
-    noisy = picture_scheduler().add_noise(pictures, noise, time_N)
+    given = picture_scheduler().add_noise(pictures, noise, time_N), noise, time_N, label_N
     with torch.no_grad():
-        ref_error_N = errors(loop.reference, noisy, noise, time_N, label_N)
-    s_Q = 100 * (advantage_N * (errors(model, noisy, noise, time_N, label_N) - ref_error_N)).view(2, 4).mean(1)
+        ref_error_N = errors(loop.reference, *given)
+    s_Q = 100 * (advantage_N * (errors(model, *given) - ref_error_N)).view(2, 4).mean(1)
     (-torch.nn.functional.logsigmoid(-s_Q).mean() / 100).backward()
-    return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    return gradients_of(model)
 
 
 def step_gradients(loop, monkeypatch):
-    found = {}
     monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", lambda *a, **k: None)
-
-    def keep():
-        found.update({n: p.grad.clone() for n, p in loop.model.named_parameters() if p.grad is not None})
-
-    monkeypatch.setattr(loop.optimizer, "step", keep)
-    return loop.step(), found
+    for name in ("step", "zero_grad"):
+        monkeypatch.setattr(loop.optimizer, name, lambda: None)
+    return loop.step(), gradients_of(loop.model)
 
 
 def norm(gradients):
@@ -93,48 +93,44 @@ def test_a_step_on_whole_groups_has_the_gradient_of_the_papers_loss(moved, monke
     assert norm({n: 2 * found[n] - wanted[n] for n in wanted}) > 0.5 * norm(wanted), "the wrong twin: twice as large"
 
 
-def test_half_of_the_pictures_are_pruned_and_a_flat_group_is_left_out(monkeypatch):
-    record, _ = step_gradients(made(0.5), monkeypatch)
-    assert (record.trained, record.live) == (4, 8)
+def first_group_flat(pictures, labels):
+    found = brightness(pictures, labels)
+    found[:4] = 0.25
+    return found
 
-    def first_group_flat(pictures, labels):
-        found = brightness(pictures, labels)
-        found[:4] = 0.25
-        return found
 
-    record, _ = step_gradients(made(0.5, reward=first_group_flat), monkeypatch)
-    assert (record.trained, record.live) == (2, 4)
+def unlike(model, state):
+    """The names of weights that are other ones than in ``state``."""
+    return [name for name, value in model.state_dict().items() if not torch.equal(state[name], value)]
+
+
+def test_half_of_the_pictures_are_pruned_and_a_flat_group_is_left_out():
+    for options, counts in (({}, (4, 8)), ({"reward": first_group_flat}, (2, 4))):
+        record = made(0.5, **options).step()
+        assert (record.trained, record.live) == counts
     loop = made(reward=lambda pictures, labels: torch.ones(len(pictures)))
     before = copy.deepcopy(loop.model.state_dict())
-    assert loop.step().trained == 0 and loop.steps == 1
-    assert all(torch.equal(before[name], value) for name, value in loop.model.state_dict().items())
+    assert loop.step().trained == 0 and loop.steps == 1 and not unlike(loop.model, before)
 
 
 def test_training_moves_the_model_and_not_its_reference_and_repeats_bit_by_bit():
-    runs = []
-    for _ in range(2):
-        loop = made(0.5, learning_rate=1e-3)
-        start = {name: value.clone() for name, value in loop.reference.state_dict().items()}
-        records = [loop.step() for _ in range(3)]
-        assert all(torch.equal(start[name], value) for name, value in loop.reference.state_dict().items())
-        assert any(not torch.equal(start[name], value) for name, value in loop.model.state_dict().items())
-        runs.append((records, loop.model.state_dict()))
-    assert runs[0][0] == runs[1][0]
-    assert all(torch.equal(runs[0][1][name], value) for name, value in runs[1][1].items())
+    first, again = made(0.5, learning_rate=1e-3), made(0.5, learning_rate=1e-3)
+    start = copy.deepcopy(first.reference.state_dict())
+    assert [first.step() for _ in range(3)] == [again.step() for _ in range(3)]
+    assert unlike(first.model, start) and not unlike(first.reference, start)
+    assert not unlike(first.model, again.model.state_dict())
 
 
-@pytest.mark.parametrize(
-    ("kind", "named", "options"),
-    [
-        (RewardError, ["(8, 1)", "8 pictures"], {"reward": lambda x, labels: x.flatten(1).mean(1, keepdim=True)}),
-        (RewardError, ["infinite"], {"reward": lambda x, labels: torch.full((len(x),), torch.inf)}),
-        (ConfigError, ["size=1", "size=2"], {"size": 1}),
-        (ConfigError, ["learning_rate=0"], {"learning_rate": 0.0}),
-        (ConfigError, ["learning_rate=nan"], {"learning_rate": float("nan")}),
-        (ConfigError, ["learning_rate=inf"], {"learning_rate": float("inf")}),
-        (ConfigError, ["seed=-1", "seed=0"], {"seed": -1}),
-    ],
-)
+WRONG = [
+    (RewardError, ("(8, 1)", "8 pictures"), {"reward": lambda x, labels: x.flatten(1).mean(1, keepdim=True)}),
+    (RewardError, ("infinite",), {"reward": lambda x, labels: torch.full((len(x),), torch.inf)}),
+    (ConfigError, ("size=1", "size=2"), {"size": 1}),
+    (ConfigError, ("seed=-1", "seed=0"), {"seed": -1}),
+    *((ConfigError, (f"learning_rate={rate:g}",), {"learning_rate": rate}) for rate in (0.0, torch.nan, torch.inf)),
+]
+
+
+@pytest.mark.parametrize(("kind", "named", "options"), WRONG)
 def test_rewards_and_settings_that_cannot_be_used_are_errors(kind, named, options):
     with refused(kind, *named):
         made(**options).step()
@@ -158,13 +154,13 @@ def test_the_example_runs_and_draws_a_picture(tmp_path, monkeypatch, capsys):
     assert data.startswith(b"\x89PNG") and data.endswith(b"IEND\xaeB`\x82")
 
 
-@pytest.mark.parametrize(
-    ("words", "error", "message"),
-    [
-        (["--pictures", "0", "--seed", "-1"], SystemExit, "--pictures must be >= 1, --seed must be >= 0"),
-        (["--rate", "1.0"], ConfigError, "rate=1 must be in"),
-    ],
-)
+WORDS = [
+    (["--pictures", "0", "--seed", "-1"], SystemExit, "--pictures must be >= 1, --seed must be >= 0"),
+    (["--rate", "1.0"], ConfigError, "rate=1 must be in"),
+]
+
+
+@pytest.mark.parametrize(("words", "error", "message"), WORDS)
 def test_the_example_says_what_is_wrong_before_it_trains(words, error, message, tmp_path, monkeypatch, capsys):
     given = ["--pretraining", "0", "--output", str(tmp_path / "shapes.png"), *words]
     monkeypatch.setattr(sys, "argv", ["shapes.py", *given])
