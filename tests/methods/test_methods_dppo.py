@@ -4,14 +4,12 @@ import pytest
 import torch
 from one_step import kept, step_of
 from refusals import refused
-from tiny_policy import DAPO_BY_HAND, GSPO_BY_HAND, at_rates, full_gradient, relative_error
+from tiny_policy import at_rates, full_gradient, relative_error
 
 from dppo.errors import ConfigError
 from dppo.methods import METHODS, OBJECTIVES, SCHEMES, combined
 from dppo.pruning import KEPT_MEAN
 
-BY_HAND = dict.fromkeys(("dppo_dapo", "dppo_threshold_dapo"), DAPO_BY_HAND)
-BY_HAND |= dict.fromkeys(("dppo_gspo", "dppo_threshold_gspo"), GSPO_BY_HAND)
 DPPO, THRESHOLD = METHODS["dppo"], METHODS["dppo_threshold"]
 RARE = [1, 0, 0, 0, 0, 0, 0, 0]
 """The mean of abs(A) is between the one that is right, 2.47, and the others, 0.35."""

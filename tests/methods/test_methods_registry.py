@@ -17,7 +17,7 @@ def test_presets_go_to_other_processes(method):
 
 
 def test_which_presets_claim_to_be_unbiased():
-    """``tests/methods/test_methods_estimator.py`` proves each of these, and imports the test file of every paper."""
+    """``tests/methods/test_methods_estimator.py`` proves each of these."""
     rates = {name: 0.0 if name in ROUNDS else 0.5 for name in METHODS}
     pruned = {name: METHODS[name].with_rates(prompt=rate, completion=0.5) for name, rate in rates.items()}
     assert {name for name, method in pruned.items() if method.biases()} == BIASED
