@@ -1,5 +1,6 @@
-"""``Method``: how its parts fit together, what it says of them, and what it refuses."""
+"""``Method``: how its parts fit together, what it and every preset say of them, and what it refuses."""
 
+import pickle
 from dataclasses import replace
 from functools import partial
 
@@ -9,16 +10,18 @@ from one_step import step_of
 from refusals import refused
 
 from dppo.errors import ConfigError
-from dppo.methods import METHODS
+from dppo.methods import METHODS, ROW_METHODS
 from dppo.objective import NORMALISERS
 from dppo.pruning import COMPLETION_AUTO, PROMPT_AUTO, Pruning, TokenPruning, random_prefix, threshold
 from dppo.pruning.rounds import fixed
 
 GRPO, DPPO, CPPO, DAPO = METHODS["grpo"], METHODS["dppo"], METHODS["cppo"], METHODS["dapo"]
+ROUNDS, RANKED = {"dapo", "greso", "greso_compat"}, {"cppo", "cppo_trl", "cppo_verl", "pods"}
+BIASED = ROUNDS | RANKED | {"gdpo", "dppo_gdpo", "dppo_deterministic", "dppo_unweighted"}
 
 
 def test_rounds_are_biased_whatever_else_is_pruned_and_prune_no_prompts_themselves():
-    assert [name for name, m in METHODS.items() if m.rounds is not None] == ["dapo", "greso", "greso_compat"]
+    assert {name for name, method in METHODS.items() if method.rounds is not None} == ROUNDS
     assert DAPO.selection_bias == (f"rounds are biased: {DAPO.rounds.bias}",)
     both = replace(CPPO, rounds=DAPO.rounds)
     assert [sentence.split()[0] for sentence in both.selection_bias] == ["completion", "rounds"]
@@ -98,3 +101,29 @@ def test_a_batch_without_signal_draws_nothing_and_raises_nothing(name):
     plan = step_of(METHODS[name], [0.1] * 8, [1.0] * 3)
     assert (plan.weight_UN == 0).all() and not plan.completions.advantage_N.any() and (plan.signal_Q == 0).all()
     assert all(value == value for value in (plan.metrics | plan.draw_metrics[0]).values())
+
+
+@pytest.mark.parametrize("method", [*METHODS.values(), *ROW_METHODS.values()], ids=[*METHODS, *ROW_METHODS])
+def test_presets_go_to_other_processes(method):
+    assert pickle.loads(pickle.dumps(method)).describe() == method.describe()
+
+
+def test_which_presets_claim_to_be_unbiased():
+    """``tests/methods/test_methods_estimator.py`` proves each of these."""
+    rates = {name: 0.0 if name in ROUNDS else 0.5 for name in METHODS}
+    pruned = {name: METHODS[name].with_rates(prompt=rate, completion=0.5) for name, rate in rates.items()}
+    assert {name for name, method in pruned.items() if method.biases()} == BIASED
+    unpruned = {name: method.with_rates(prompt=0.0, completion=0.0) for name, method in METHODS.items()}
+    assert {name for name, method in unpruned.items() if method.biases()} == ROUNDS
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_description_tells_method_paper_bias_and_deviations(name):
+    method, prompt = METHODS[name], None if name in ROUNDS else 0.3
+    assert name == method.name and method.paper.startswith("arXiv:")
+    for variant in (method, method.with_rates(prompt=prompt, completion=0.5)):
+        for steps in (1, 2):
+            text = variant.describe(steps)
+            assert ("Gradient: unbiased." in text) == (not variant.biases(steps))
+            for named in (variant.name, variant.paper, *variant.biases(steps), *variant.deviations):
+                assert named in text

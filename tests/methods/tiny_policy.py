@@ -11,13 +11,14 @@ from functools import cached_property
 
 import numpy as np
 import torch
+from arrays import candidates_of
 
 from dppo.context import StepContext
 from dppo.methods import Method
 from dppo.objective import Tokens
 from dppo.pruning import SampledTokens, uncertainty
 from dppo.step import RolledOut, StepPlan, StepSizes, drawn_block, micro_batch_loss, plan_step
-from dppo.types import Block, Candidates, Rewards
+from dppo.types import Block, Rewards
 from dppo.verification.enumerate import enumerated, every_way
 
 GROUP_N = np.array([0, 0, 0, 1, 1, 2, 2])
@@ -26,27 +27,18 @@ REWARD_NF = np.array([[1, 0], [0, 0], [0, 1], [0, 0.6], [1, 0], [0.1, 1], [0.9, 
 WEIGHT_F = np.array([1.0, 0.5])
 LENGTH_N = np.array([4, 2, 3, 1, 4, 3, 2])
 MASK_NT = np.arange(T) < LENGTH_N[:, None]
-EXPECTED_TOKENS = float(LENGTH_N.sum())
-"""What history expects of the three prompts; what it means to be wrong is a test."""
 _RNG = np.random.default_rng(4)
 TOKEN_NT = _RNG.integers(V, size=(N, T))
 BEFORE_NT = np.concatenate([np.full((N, 1), V), TOKEN_NT[:, :-1]], 1)
 PARAMETERS = (V + 1) * V + P * V
 THETA, _OLD_STEP, _REF_STEP = _RNG.normal(size=(3, PARAMETERS))
-CANDIDATES = Candidates(
-    row_P=torch.arange(P),
-    signal_P=torch.tensor([0.6, 0.3, 0.35]),
-    tokens_P=torch.tensor([3.0, 2.5, 2.5]),
-    seen_P=torch.ones(P, dtype=torch.bool),
-)
+CANDIDATES = candidates_of([0.6, 0.3, 0.35], tokens=[3.0, 2.5, 2.5])
 
 
 def logits(theta):
     """(..., N, T, V) from the token before, plus a bias per prompt; of arrays and tensors (..., PARAMETERS)."""
-    before, prompt = theta[..., : (V + 1) * V], theta[..., (V + 1) * V :]
-    before = before.reshape(*theta.shape[:-1], V + 1, V)
-    prompt = prompt.reshape(*theta.shape[:-1], P, V)
-    return before[..., BEFORE_NT, :] + prompt[..., GROUP_N, :][..., None, :]
+    rows = theta.reshape(*theta.shape[:-1], V + 1 + P, V)
+    return rows[..., BEFORE_NT, :] + rows[..., V + 1 + GROUP_N, :][..., None, :]
 
 
 def distribution(theta):
@@ -137,10 +129,8 @@ class Objective:
 
     def __call__(self, theta):
         """(...) the loss of the full batch at ``theta`` (..., PARAMETERS), which may be complex."""
-        everything = distribution(theta)
-        logp = log_probs(theta)
-        token = self.loss(logp, self.advantage_N[:, None])
-        token = token + self.beta * self.kl(logp)
+        everything, logp = distribution(theta), log_probs(theta)
+        token = self.loss(logp, self.advantage_N[:, None]) + self.beta * self.kl(logp)
         entropy = -(np.exp(everything) * everything).sum(-1)
         bonus = (entropy * MASK_NT).sum((-1, -2)) / LENGTH_N.sum()
         return DIVIDED[self.divided]((token * MASK_NT).sum(-1)).sum(-1) - self.entropy_coef * bonus
@@ -170,13 +160,8 @@ def weighted_gradients(method, weights, advantage_N, sizes, theta=THETA, counted
     everything = logits(leaf).log_softmax(-1)
     logp_NT = everything.gather(-1, torch.from_numpy(TOKEN_NT)[..., None])[..., 0]
     entropy_NT = -(everything.exp() * everything).sum(-1)
-    sampled = Tokens(
-        logp_BT=logp_NT,
-        old_logp_BT=torch.from_numpy(OLD_NT),
-        ref_logp_BT=torch.from_numpy(REF_NT),
-        advantage_B=advantage_N,
-        mask_BT=torch.from_numpy(MASK_NT),
-    )
+    old, ref, mask = map(torch.from_numpy, (OLD_NT, REF_NT, MASK_NT))
+    sampled = Tokens(logp_BT=logp_NT, old_logp_BT=old, ref_logp_BT=ref, advantage_B=advantage_N, mask_BT=mask)
 
     def loss(weight):
         seen = sampled
@@ -278,7 +263,7 @@ def after(method: Method, draw) -> Iterator[tuple[StepPlan, float]]:
     """Plans of a step in which ``draw`` chose the prompts, and their chances."""
     given = rolled_out(draw.keep_N[GROUP_N])
     prompts = drawn_block(Block(candidates=CANDIDATES, draw=draw), 1)
-    expected = None if prompts.expected_tokens is None else EXPECTED_TOKENS
+    expected = None if prompts.expected_tokens is None else float(LENGTH_N.sum())  # what a wrong one means is a test
     prompts = replace(prompts, sequences=N, context=CONTEXT.take(draw.keep_N), expected_tokens=expected)
     drawn = replace(method, completions=enumerated(method.completions), tokens=enumerated(method.tokens))
     return every_way(lambda tape: plan_step(drawn, given, prompts, streams=lambda *_: tape, max_tokens=T))

@@ -8,7 +8,6 @@ import pytest
 import torch
 from arrays import tensor
 from drafts import Run, trained
-from prompt_runs import kept_share
 from pruning_enumeration import mean_weight
 from refusals import refused
 
@@ -36,6 +35,11 @@ def answers(row_Q):
     reward_QG = torch.ones(len(row_Q), GROUP)
     reward_QG[torch.from_numpy(LIVE)[row_Q], :2] = 0.0
     return Rewards.of_groups(reward_QG)
+
+
+def kept_share(prompts) -> float:
+    """Share of the candidates that were rolled out."""
+    return len(prompts.row_Q) / len(prompts.candidates.row_P)
 
 
 taught = partial(trained, answers=answers, generations=GROUP, tokens=7)

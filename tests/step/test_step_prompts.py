@@ -1,22 +1,72 @@
 """Which prompts a step rolls out: blocks and rounds, what is learned from them, and runs that go on after a stop."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from arrays import candidates_of
 from drafts import Run, draft_of
-from prompt_runs import AUTO, DAPO, DPPO, GRESO, GROUP, PROMPTS, SIZE, after, kept_share, same, source, taught
 from pruning_enumeration import boxes_of_level
 from refusals import refused, warned
 
 from dppo.errors import CheckpointError, DataError
 from dppo.methods import METHODS
-from dppo.pruning import MomentSamples, PromptPrior
+from dppo.pruning import Auto, MomentSamples, PromptPrior, PromptPruning
 from dppo.step import drawn_block
 from dppo.step.prompts import HISTORY_FILE
 from dppo.types import Block, Rewards
+
+SIZE, PROMPTS, GROUP, SEED = 24, 4, 3, 6
+DPPO, DAPO, GRESO = METHODS["dppo"].with_rates(prompt=0.5), METHODS["dapo"], METHODS["greso"]
+AUTO = replace(DPPO, prompts=PromptPruning(rate=0.8, floor=0.2, auto=Auto(fewest=8, least_gain=1.0)))
+
+
+def source(method=DPPO, *, size=SIZE, prompts=PROMPTS, **options):
+    return Run.over(size, method, prompts=prompts, seed=SEED, **options)
+
+
+def answers(row_Q):
+    """Rewards of groups, a function of the dataset row: rows that are multiples of three are silent, low or high."""
+    zero_variance_Q = row_Q % 3 == 0
+    reward_QG = torch.where(zero_variance_Q, (row_Q % 2).double(), 0.0)[:, None].repeat(1, GROUP)
+    reward_QG[:, 0] += (~zero_variance_Q).double() * (1 + row_Q / 100)
+    return Rewards.of_groups(reward_QG)
+
+
+def taught(run, steps, *, first=0):
+    """The prompts of some steps, each of which the history learns from."""
+    found = []
+    for step in range(first, first + steps):
+        if run.method.rounds is None:
+            prompts = run.block(step, generations=GROUP)
+        else:
+            prompts = run.rounds(step, lambda number, block: answers(block.row_Q))
+        run.learn(draft_of(run.method, prompts, answers(prompts.row_Q), tokens=7), step)
+        found.append(prompts)
+    return found
+
+
+def after(steps, method=DPPO, **options):
+    """A run that has learned from some steps."""
+    run = source(method, **options)
+    taught(run, steps)
+    return run
+
+
+def kept_share(prompts) -> float:
+    """Share of the candidates that were rolled out."""
+    return len(prompts.row_Q) / len(prompts.candidates.row_P)
+
+
+def same(first, second) -> bool:
+    """True for two steps with the same bits."""
+    pairs = [(first, second), (first.draw, second.draw), (first.candidates, second.candidates)]
+    names = ("row_Q", "prob_Q", "weight_Q", "keep_N", "prob_N", "weight_N", "row_P", "signal_P", "tokens_P", "seen_P")
+    values = [(getattr(a, name), getattr(b, name)) for a, b in pairs for name in names if hasattr(a, name)]
+    numbers = (first.sequences, first.collected) == (second.sequences, second.collected)
+    return numbers and all(torch.equal(a, b) for a, b in values)
 
 
 def test_the_first_epoch_rolls_everything_out_and_the_second_half_of_it():
@@ -110,6 +160,21 @@ def test_filled_blocks_grow_until_as_many_prompts_as_usual_are_rolled_out():
     larger = after(3, prompts=16, fill=True)
     sizes = [len(again(larger, parts=parts).candidates.row_P) for parts in (1, 4)]
     assert run.stream.epochs > 2 and sizes == [SIZE, SIZE], "no longer than an epoch"
+
+
+def test_auto_starts_unpruned_and_prunes_once_prompts_have_come_back():
+    run = source(AUTO, prompts=8)
+    steps = taught(run, 24)
+    assert all(kept_share(prompts) == 1 for prompts in steps[:4]), "an epoch of three steps, and a step of visits"
+    pruned = [prompts for prompts in steps[4:] if kept_share(prompts) < 1]
+    assert len(pruned) > 10 and len(run.visits) > 8
+    for prompts in pruned:
+        assert torch.equal(prompts.weight_Q, 1 / prompts.prob_Q) and prompts.sequences == 8 * GROUP
+    assert AUTO.prompts.choice(run.visits).rate > 0
+    assert run.metrics["prune/prompt_ceiling"] == pytest.approx(1.5, abs=0.1)  # a third has zero variance
+    flat_P = torch.cat([prompts.candidates.row_P % 3 == 0 for prompts in pruned])
+    keep_P = torch.cat([prompts.draw.keep_N.double() for prompts in pruned])
+    assert keep_P[flat_P].mean() < 0.5 < 0.85 < keep_P[~flat_P].mean()
 
 
 def test_a_dataset_smaller_than_a_block_is_refused_with_what_to_set():

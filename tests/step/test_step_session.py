@@ -1,45 +1,29 @@
-"""Prompt rates that are chosen from what prompts gave when they came back. ``test_step_prompts.py`` resumes them."""
+"""Sessions: rates of completions that earlier steps choose, what outlives a checkpoint, and damage that is refused."""
 
 import json
 from dataclasses import replace
 
 import numpy as np
-import pytest
 import torch
 from arrays import rewards_of
-from prompt_runs import AUTO, DPPO, GROUP, SEED, SIZE, answers, kept_share, source, taught
 from refusals import refused
 
 from dppo.costs import Passes, Spent
 from dppo.errors import CheckpointError, ConfigError
 from dppo.files import sealed, unsealed
+from dppo.methods import METHODS
 from dppo.pruning import Auto, PromptHistory, PromptStream, Pruning, advantage_with_length
 from dppo.session import Session
 from dppo.step import PromptSource, RolledOut, whole_block
 
-
-def test_auto_starts_unpruned_and_prunes_once_prompts_have_come_back():
-    run = source(AUTO, prompts=8)
-    steps = taught(run, 24)
-    assert all(kept_share(prompts) == 1 for prompts in steps[:4]), "an epoch of three steps, and a step of visits"
-    pruned = [prompts for prompts in steps[4:] if kept_share(prompts) < 1]
-    assert len(pruned) > 10 and len(run.visits) > 8
-    for prompts in pruned:
-        assert torch.equal(prompts.weight_Q, 1 / prompts.prob_Q) and prompts.sequences == 8 * GROUP
-    assert AUTO.prompts.choice(run.visits).rate > 0
-    assert run.metrics["prune/prompt_ceiling"] == pytest.approx(1.5, abs=0.1)  # a third has zero variance
-    flat_P = torch.cat([prompts.candidates.row_P % 3 == 0 for prompts in pruned])
-    keep_P = torch.cat([prompts.draw.keep_N.double() for prompts in pruned])
-    assert keep_P[flat_P].mean() < 0.5 < 0.85 < keep_P[~flat_P].mean()
-
-
+DPPO, GROUP = METHODS["dppo"].with_rates(prompt=0.5), 3
 OWN_RATE = replace(DPPO, completions=Pruning(rate=0.8, floor=0.1, auto=Auto(fewest=16), score=advantage_with_length))
 SPENT = Spent(generating=3.0, training=1.0, total=4.0, trained=Passes(1, 50, 1, 50, layouts=1))
 
 
 def session(**options):
     """A run that chooses a rate for completions."""
-    prompts = PromptSource(PromptStream(SIZE, SEED), PromptHistory(np.arange(SIZE, dtype=np.uint64)), prompts=8)
+    prompts = PromptSource(PromptStream(24, 6), PromptHistory(np.arange(24, dtype=np.uint64)), prompts=8)
     return Session(OWN_RATE, prompts, seed=0, generations=GROUP, max_tokens=400, **options)
 
 
@@ -93,5 +77,5 @@ def test_a_stream_of_data_has_no_prompts_to_choose_from():
     run = Session(DPPO, seed=0, generations=GROUP, max_tokens=9)
     with refused(ConfigError, "dppo.step.whole_block"):
         run.prompts()
-    plan = run.plan(whole_block(2, 6), RolledOut(rewards=answers(torch.tensor([1, 2])), tokens_N=torch.ones(6)))
+    plan = run.plan(whole_block(2, 6), RolledOut(rewards=rewards_of([1, 0, 0], [0, 1, 0]), tokens_N=torch.ones(6)))
     assert len(plan.kept(0)) and run.number == 1 and run.visits is None and run.metrics == {} == dict(run.messages())
