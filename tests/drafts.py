@@ -43,11 +43,14 @@ def draft_of(method, prompts, rewards, *, tokens=1):
     return drafted(method, rolled_out, prompts, max_tokens=tokens)
 
 
-def trained(run, steps, *, answers, generations, tokens=1, first=0):
-    """The prompts of some steps, which the run learns from; ``answers(row_Q)`` are their rewards."""
+def trained(run, steps, *, answers, generations, tokens=1, first=0, **options):
+    """The prompts of some steps, which the run learns from; ``answers(row_Q)`` are their rewards, also in rounds."""
     found = []
     for step in range(first, first + steps):
-        found.append(run.block(step, generations=generations))
+        if run.method.rounds is None:
+            found.append(run.block(step, generations=generations, **options))
+        else:
+            found.append(run.rounds(step, lambda number, block: answers(block.row_Q)))
         run.learn(draft_of(run.method, found[-1], answers(found[-1].row_Q), tokens=tokens), step)
     return found
 

@@ -212,7 +212,7 @@ def test_pruning_the_plain_objective_is_not_pruning_the_emphasised_one():
 
 
 def part_NK(method, denominator=N):
-    return tiny.parts(method, method.advantages(REWARDS, CONTEXT), float(denominator), float(LENGTH_N.sum()))
+    return tiny.parts(method, method.advantages(REWARDS, CONTEXT), StepSizes(denominator, LENGTH_N.sum()))
 
 
 def test_zero_advantage_is_free_to_drop_without_kl_and_not_with_it():

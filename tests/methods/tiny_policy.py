@@ -148,10 +148,9 @@ GSPO_BY_HAND = replace(GRPO_BY_HAND, loss=surrogate(3e-4, 4e-4, whole=True))
 # What is checked: the library, for every selection.
 
 
-def parts(method: Method, advantage_N, denominator: float, tokens: float, theta=THETA):
+def parts(method: Method, advantage_N, sizes: StepSizes, theta=THETA):
     """(N, PARAMETERS) gradient of each completion at weight 1, as a trainer computes it."""
-    one_NN = torch.eye(N, dtype=torch.float64)
-    return weighted_gradients(method, one_NN, advantage_N, StepSizes(denominator, tokens), theta)
+    return weighted_gradients(method, torch.eye(N, dtype=torch.float64), advantage_N, sizes, theta)
 
 
 def weighted_gradients(method, weights, advantage_N, sizes, theta=THETA, counted=True):
@@ -174,6 +173,13 @@ def weighted_gradients(method, weights, advantage_N, sizes, theta=THETA, counted
     return torch.autograd.grad(torch.stack([*map(loss, weights)]), leaf, one_SS, is_grads_batched=True)[0]
 
 
+def among_all(value, keep_N):
+    """(..., N) values of the completions rolled out, among those of all candidates; 0 elsewhere."""
+    found = torch.zeros(*value.shape[:-1], N, dtype=torch.float64)
+    found[..., keep_N] = value.double()
+    return found
+
+
 @dataclass(frozen=True)
 class Planned:
     """A step after one outcome of the prompt draw, for every outcome of its draws of completions and tokens."""
@@ -190,27 +196,19 @@ class Planned:
     def plan(self):
         return self.plans[0]
 
-    def spread(self, value):
-        """(..., N) values of the completions rolled out, among those of all candidates; 0 elsewhere."""
-        found = torch.zeros(*value.shape[:-1], N, dtype=torch.float64)
-        found[..., self.keep_P[GROUP_N]] = value.double()
-        return found
-
     @cached_property
     def weight_UN(self):
-        return self.spread(torch.cat([plan.weight_UN for plan in self.plans]))
+        return among_all(torch.cat([plan.weight_UN for plan in self.plans]), self.keep_P[GROUP_N])
 
     @cached_property
     def advantage_N(self):
-        return self.spread(self.plan.advantage_N)
+        return among_all(self.plan.advantage_N, self.keep_P[GROUP_N])
 
     @property
     def weight_UNT(self):
         """Factor of the loss of each token, if tokens are drawn too."""
-        spread_UNT = torch.zeros(len(self.plans), N, T, dtype=torch.float64)
         of_tokens = [plan.weight_UN[0][:, None] * plan.token_draws[0].weight_NT for plan in self.plans]
-        spread_UNT[:, self.keep_P[GROUP_N]] = torch.stack(of_tokens)
-        return spread_UNT
+        return among_all(torch.stack(of_tokens).mT, self.keep_P[GROUP_N]).mT
 
     def gradients(self, weight_UN=None, *, advantage_N=None, theta=THETA, sizes=None):
         """(S, PARAMETERS) gradient of each outcome; arguments that are not given are the plan's."""
@@ -221,7 +219,7 @@ class Planned:
             part_SK = weighted_gradients(self.method, one_SNT, advantage_N, sizes, theta)
             return self.weight_UNT.flatten(1) @ part_SK
         weight_UN = self.weight_UN if weight_UN is None else weight_UN
-        return weight_UN @ parts(self.method, advantage_N, sizes.denominator, sizes.tokens, theta)
+        return weight_UN @ parts(self.method, advantage_N, sizes, theta)
 
     def at_advantages(self, weight_UN, advantages):
         """(S, PARAMETERS) gradient of each outcome at advantages of its own."""

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import torch
 from pruning_enumeration import boxes_of_level
-from tiny_policy import CONTEXT, EVERY_ROW, N, P, T, parts, rolled_out
+from tiny_policy import CONTEXT, EVERY_ROW, N, P, T, among_all, parts, rolled_out
 
 from dppo.methods import METHODS
 from dppo.rng import Purpose, step_streams
@@ -33,7 +33,5 @@ def every_draw(method, *, prompts=ALL, given=EVERYTHING):
 
 def gradients(method, plan, weight_UN=None, *, keep_N=EVERY_ROW):
     """(S, PARAMETERS) gradient of each draw, of completions that are ``keep_N`` (N,) of the tiny problem's."""
-    weight_UN = plan.weight_UN if weight_UN is None else weight_UN
-    everywhere = torch.zeros(N, dtype=torch.float64)
-    everywhere[keep_N] = plan.advantage_N
-    return weight_UN @ parts(method, everywhere, plan.sizes.denominator, plan.sizes.tokens)[keep_N]
+    weight_UN = among_all(plan.weight_UN if weight_UN is None else weight_UN, keep_N)
+    return weight_UN @ parts(method, among_all(plan.advantage_N, keep_N), plan.sizes)
