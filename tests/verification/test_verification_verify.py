@@ -20,41 +20,43 @@ from dppo.verification.verify import described, verify
 CPPO, DAPO_LOSS, DPPO = METHODS["cppo"], METHODS["dapo_loss"], METHODS["dppo"]
 QUICK, FEW = 200, 8
 """Draws of each check."""
-
-
 TWO_LOSSES = {name: checks.LOSSES[name] for name in ("grpo", "dr_grpo")}
 """Each of the others is compared with TRL in ``tests/trl/test_trl_contract.py``."""
+
+
+def failed(found):
+    return [check.name for check in found if not check.passed]
 
 
 def test_the_real_code_passes_every_check(subject, monkeypatch):
     told = []
     monkeypatch.setattr(checks, "LOSSES", TWO_LOSSES)
     report = verify(subject, [DPPO], draws=QUICK, progress=told.append)
-    assert len(told) == 6 and [check for check in report if not check.passed] == []
-    assert {check.name[0] for check in report} == set("12345")
-    assert [check.name[0] for check in report] == sorted(check.name[0] for check in report)
+    assert len(told) == 6 and failed(report) == []
+    numbers = [check.name[0] for check in report]
+    assert numbers == sorted(numbers) and set(numbers) == set("12345")
     assert {check.what.split(" +-")[0] for check in report} == {*checks.LEGEND, "draws"}
     for check in report:
         assert check.passed == (check.figure > check.bound if "control" in check.name else check.figure <= check.bound)
 
 
-def test_what_is_padded_and_what_was_not_varied_is_named(subject, monkeypatch):
+def test_what_is_padded_and_what_was_not_varied_is_named_and_nothing_is_refused(subject, monkeypatch):
     assert "padded" not in described(subject, [DPPO])
     monkeypatch.setattr("dppo.verification.verify.unsupported", lambda model: "it has sinks")
     found = described(subject, [METHODS["dppo_history_sizes"]])
     assert "it has sinks" in found and "dppo_history_sizes" in found
-
-
-def test_nothing_to_verify_is_refused(subject):
     with refused(ConfigError, "at least 1", "methods=[METHODS['dppo']]"):
         verify(subject, [])
 
 
 def test_figures_that_are_not_numbers_fail():
+    """Of several variants only those with a KL term have NaN, and the largest of the others is near 0."""
     nan = float("nan")
     for check in (at_most("c", nan, 1.0, "x"), above("c", nan, 1.0, "x"), at_most("c", 2.0, 1.0, "x")):
         assert not check.passed
     assert above("c", 2.0, 1.0, "x") == Check(name="c", figure=2.0, bound=1.0, passed=True, what="x")
+    method = replace(DPPO, kl=lambda tokens: tokens.logp_BT * nan)
+    assert not any(check.passed for check in checks.enumeration_checks([method]))
 
 
 DOUBLED_LEVELS = {level: replace(getattr(DPPO, level), weighting=DOUBLED) for level in ("completions", "prompts")}
@@ -68,29 +70,25 @@ COMPLETIONS = {"1 completions", "2 both levels"}
 )
 def test_a_sabotaged_or_biased_method_fails_where_it_is_broken(subject, method, broken):
     found = [*checks.enumeration_checks([method]), *checks.draw_checks(subject, [method], QUICK)]
-    assert {check.name.split(",")[0] for check in found if not check.passed} == broken
+    assert {name.split(",")[0] for name in failed(found)} == broken
 
 
 def test_a_design_that_breaks_its_promise_fails(subject, monkeypatch):
     fewer = replace(PIVOTAL, draw=lambda prob, score, rng: PIVOTAL.draw(prob * 0.8, score, rng))
     monkeypatch.setitem(DESIGNS, "pivotal", fewer)
-    found = list(checks.frequency_checks(subject, DPPO, QUICK, 1))
-    assert [check.name[2:9] for check in found if not check.passed] == ["pivotal", "designs", "pivotal"]
+    found = failed(checks.frequency_checks(subject, DPPO, QUICK, 1))
+    assert [name[2:9] for name in found] == ["pivotal", "designs", "pivotal"]
 
 
 def test_tokens_that_are_not_drawn_as_stated_fail(monkeypatch):
-    def by_half_of_the_interval(reach_NT, rng):
-        return (reach_NT > rng.random() / 2).sum(1)
-
-    assert all(check.passed for check in checks.token_frequency_checks(QUICK, 1))
-    monkeypatch.setattr(tokens, "draw_cuts", by_half_of_the_interval)
-    failed = [check.name.split(":")[0] for check in checks.token_frequency_checks(QUICK, 1) if not check.passed]
-    assert failed == ["4 tokens by cuts", "4 tokens by random prefix", "4 tokens by cuts and head sampling"]
+    assert failed(checks.token_frequency_checks(QUICK, 1)) == []
+    monkeypatch.setattr(tokens, "draw_cuts", lambda reach_NT, rng: (reach_NT > rng.random() / 2).sum(1))
+    found = [name.split(":")[0] for name in failed(checks.token_frequency_checks(QUICK, 1))]
+    assert found == ["4 tokens by cuts", "4 tokens by random prefix", "4 tokens by cuts and head sampling"]
 
 
 @pytest.mark.slow
 def test_a_broken_trainer_fails(monkeypatch):
-
     class Halved(DPPOTrainer):
         def _plan(self, *args):
             plan = super()._plan(*args)
@@ -111,13 +109,8 @@ def test_a_broken_trainer_fails(monkeypatch):
     monkeypatch.setattr(checks, "LOSSES", TWO_LOSSES)
     for trainer, expected in ((Halved, "3 nothing"), (Unweighted, "3 half pruned")):
         monkeypatch.setattr(checks, "DPPOTrainer", trainer)
-        failed = [check.name for check in checks.parity_checks(script) if not check.passed]
-        assert len(failed) == 2 and all(name.startswith(expected) for name in failed)
-
-
-def test_a_blind_verification_fails_its_controls(subject, monkeypatch):
-    monkeypatch.setattr(checks, "wrong_methods", lambda right, *others: {"not wrong at all": right})
-    assert [check.passed for check in checks.control_checks(subject, DPPO, QUICK, 1)] == [False, False]
+        found = failed(checks.parity_checks(script))
+        assert len(found) == 2 and all(name.startswith(expected) for name in found)
 
 
 @pytest.mark.parametrize(
@@ -126,64 +119,31 @@ def test_a_blind_verification_fails_its_controls(subject, monkeypatch):
     ids=["low rate", "token normaliser", "biased itself"],
 )
 def test_controls_are_found_out_whatever_the_method(subject, method):
-    assert all(check.passed for check in checks.control_checks(subject, method, QUICK, 1))
+    assert failed(checks.control_checks(subject, method, QUICK, 1)) == []
 
 
-def rates(method, level):
-    found = checks.at_level(method, level)
-    return found.prompts.rate, found.completions.rate
+def test_a_blind_verification_fails_its_controls(subject, monkeypatch):
+    monkeypatch.setattr(checks, "wrong_methods", lambda right, *others: {"not wrong at all": right})
+    assert len(failed(checks.control_checks(subject, DPPO, QUICK, 1))) == 2
+    monkeypatch.setattr(checks, "exact_bias", lambda method: 0.0)
+    assert len(failed(checks.round_checks([METHODS["dapo"]]))) == 1
 
 
 def test_levels_keep_a_methods_own_rates_and_fill_in_the_usual_one():
+    def rates(method, level):
+        found = checks.at_level(method, level)
+        assert found.prompts.auto is None and found.completions.auto is None
+        return found.prompts.rate, found.completions.rate
+
     own = DPPO.with_rates(prompt=0.3, completion=0.7)
     assert rates(own, "completions") == (0, 0.7) and rates(own, "prompts") == (0.3, 0)
-    assert rates(own, "both levels") == (0.3, 0.7)
     chosen = replace(own, prompts=replace(own.prompts, auto=Auto()), completions=replace(own.completions, auto=Auto()))
-    fixed = checks.at_level(chosen, "both levels")
-    assert (fixed.prompts.auto, fixed.completions.auto) == (None, None), "checked at the largest rate"
-    assert (fixed.prompts.rate, fixed.completions.rate) == (0.3, 0.7)
+    assert rates(own, "both levels") == rates(chosen, "both levels") == (0.3, 0.7), "auto's largest"
     nothing = METHODS["dppo_threshold"].with_rates(prompt=0.0, completion=0.0)
     assert rates(nothing, "both levels") == (0.5, 0.5)
 
 
-def test_what_is_exact_without_prompt_pruning_only_is_replaced_only_there():
-    method = replace(DAPO_LOSS, advantages=BATCH_SCALED)
-    assert checks.at_level(method, "completions").normaliser.name == "dapo"
-    assert not checks.at_level(method, "prompts").biases()
-    assert checks.at_level(method.with_rates(prompt=0.5), "prompts").normaliser.name == "dapo"
-
-
-def test_a_loss_that_is_not_a_number_passes_no_check():
-    """Of several variants only those with a KL term have NaN, and the largest of the others is near 0."""
-    method = replace(DPPO, kl=lambda tokens: tokens.logp_BT * float("nan"))
-    assert not any(check.passed for check in checks.enumeration_checks([method]))
-
-
-@pytest.mark.parametrize("name", ["dapo", "greso"])
-def test_a_method_with_rounds_is_checked_for_what_it_is(subject, name):
-    method = METHODS[name].with_rates(completion=0.5)
-    exact, rounds = checks.enumeration_checks([method]), checks.round_checks([method, DPPO])
-    found = [*exact, *rounds, *checks.draw_checks(subject, [method], QUICK)]
-    claims = [check.name.split(":")[0].split(",")[0] for check in found]
-    assert claims == ["1 completions", "5 control", "1 completions"]
-    assert all(check.passed for check in found) and found[1].figure > 0.1
-    assert all(check.passed for check in checks.control_checks(subject, method, QUICK, 1))
-    blind = replace(method, rounds=None)
-    assert not any(checks.round_checks([blind]))
-
-
-def test_rounds_without_the_bias_that_they_declare_are_seen(monkeypatch):
-    monkeypatch.setattr(checks, "exact_bias", lambda method: 0.0)
-    assert [check.passed for check in checks.round_checks([METHODS["dapo"]])] == [False]
-
-
-@pytest.mark.slow
-def test_checks_of_several_methods_have_different_names():
-    names = [check.name for check in checks.token_checks([DPPO, METHODS["dppo_threshold"]])]
-    assert len(names) == len(set(names))
-
-
-def test_a_check_names_what_it_replaces(subject):
+def test_what_is_exact_without_prompt_pruning_only_is_replaced_only_there_and_named(subject):
     """Advantages scaled over the batch are biased under prompt pruning: others are checked in their place."""
     by_batch = replace(METHODS["grpo"], name="by_batch", advantages=BATCH_SCALED)
     names = [check.name for check in checks.enumeration_checks([by_batch, DAPO_LOSS])]
@@ -192,6 +152,23 @@ def test_a_check_names_what_it_replaces(subject):
     assert all((replaced in name) == name.startswith("2") for name in names if "by_batch" in name)
     found = list(checks.enumeration_checks([by_batch.with_rates(prompt=0.5)]))
     assert [(check.name.split(":")[0], check.passed) for check in found][1] == ("2 prompts, by_batch", False)
+
+
+@pytest.mark.parametrize("name", ["dapo", "greso"])
+def test_a_method_with_rounds_is_checked_for_what_it_is(subject, name):
+    method = METHODS[name].with_rates(completion=0.5)
+    exact, rounds = checks.enumeration_checks([method]), checks.round_checks([method, DPPO])
+    found = [*exact, *rounds, *checks.draw_checks(subject, [method], QUICK)]
+    claims = [check.name.split(":")[0].split(",")[0] for check in found]
+    assert claims == ["1 completions", "5 control", "1 completions"] and found[1].figure > 0.1
+    assert failed([*found, *checks.control_checks(subject, method, QUICK, 1)]) == []
+    assert not any(checks.round_checks([replace(method, rounds=None)]))
+
+
+@pytest.mark.slow
+def test_checks_of_several_methods_have_different_names():
+    names = [check.name for check in checks.token_checks([DPPO, METHODS["dppo_threshold"]])]
+    assert len(names) == len(set(names))
 
 
 def test_a_baseline_from_history_passes_and_sizes_that_are_left_out_are_named(subject):
