@@ -1,8 +1,9 @@
-"""Rounds of rollouts in TRL training, by DAPO and GRESO: a step is TRL's on the retained groups, and runs survive."""
+"""Methods of other papers in TRL training: what they say, on the groups that they retain; and rounds survive."""
 
 import contextlib
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,12 +20,79 @@ from tiny_runs import (
     logged,
     problems,
     relative_difference,
+    scripted,
 )
+from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl_gradients import TOLERANCE, constant, dppo_run, trl_run
 
 from dppo.errors import CheckpointError, RoundsError
 from dppo.files import sealed
 from dppo.step import PromptSource
+
+
+def pods_by_hand(prompts, completions, **_):
+    """The lowest and the highest reward of each group of 4, and None, which TRL leaves out of its statistics."""
+    reward, found = length_reward(prompts, completions), []
+    for first in range(0, len(reward), GENERATIONS):
+        group = reward[first : first + GENERATIONS]
+        low = group.index(min(group))
+        high = max((i for i in range(GENERATIONS) if i != low), key=lambda i: (group[i], -i))
+        found += [group[i] if i in (low, high) else None for i in range(GENERATIONS)]
+    return found
+
+
+def test_pods_is_stock_trl_on_the_groups_that_are_left(tiny_path, tmp_path):
+    options = dict(loss_type="grpo", completion_prune_rate=0.5, accept_bias=True)
+    mine, trainer = dppo_run(tiny_path, tmp_path, method="pods", **options)
+    stock, _ = trl_run(tiny_path, tmp_path, loss_type="grpo", reward=pods_by_hand)
+    twice = {name: 2 * gradient for name, gradient in stock[0].items()}  # its mean is over all 4, ours over the 2 kept
+    assert relative_difference(mine[0], twice) < 1e-4
+    assert set(trainer.in_use.batch.weight_UB.unique().tolist()) <= {0.0, 2.0}
+    whole, _ = dppo_run(tiny_path, tmp_path, method="cppo", **options)
+    assert relative_difference(whole[0], twice) > 1e-2
+
+
+def divergence_by_hand(path):
+    """Gradients of the paper's loss on the scripted completions, with what the rollout says as the behaviour policy."""
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+    prompts = [prompt for prompt in problems(8)["prompt"] for _ in range(GENERATIONS)]
+    made = scripted(prompts, SimpleNamespace(processing_class=tokenizer))
+    texts = tokenizer.batch_decode(made["completion_ids"], skip_special_tokens=True)
+    reward_PG = torch.tensor(length_reward(prompts, texts)).view(8, GENERATIONS)
+    centred = reward_PG - reward_PG.mean(1, keepdim=True)
+    advantage_N = (centred / (reward_PG.std(1, keepdim=True) + 1e-4)).flatten().tolist()
+    loss, left_out = torch.zeros(()), 0
+    for prompt, ids, sampled, advantage in zip(
+        made["prompt_ids"], made["completion_ids"], made["logprobs"], advantage_N, strict=True
+    ):
+        logits = model(torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1]
+        logp, mu = logits.log_softmax(1)[range(len(ids)), ids], torch.tensor(sampled).exp()
+        pi = logp.detach().exp()
+        kept = (pi - mu <= 0.15) if advantage > 0 else (mu - pi <= 0.15)
+        loss = loss - (kept * (pi / mu).clamp(max=20) * advantage * logp).sum()
+        left_out += int((~kept).sum())
+    (loss / sum(map(len, made["completion_ids"]))).backward()
+    assert left_out > 20, "the trust region matters"
+    return {name: p.grad for name, p in model.named_parameters()}
+
+
+def test_a_trust_region_by_divergence_is_around_the_policy_that_sampled(tiny_path, tmp_path):
+    def without_log_probs(prompts, trainer):
+        return scripted(prompts, trainer) | {"logprobs": None}
+
+    wanted = divergence_by_hand(tiny_path)
+    mine, trainer = dppo_run(tiny_path, tmp_path, method="divergence_ppo_tv", accept_bias=True)
+    assert relative_difference(mine[0], wanted) < 1e-4 and not trainer.biases
+    told_nothing, on_policy = (
+        dppo_run(tiny_path, tmp_path, method=method, accept_bias=True, rollout=without_log_probs)[0][0]
+        for method in ("divergence_ppo_tv", "dapo_loss")
+    )
+    assert relative_difference(told_nothing, wanted) > 0.1, "the wrong twin takes the old policy for the sampler"
+    assert relative_difference(told_nothing, on_policy) < 1e-5, "at ratio 1 no mask and no clip bites"
+
+
+# Rounds of rollouts, by DAPO and GRESO.
 
 DAPO = dict(method="dapo", loss_type="dapo", accept_bias=True)
 GRESO = dict(method="greso", loss_type="grpo", accept_bias=True)
@@ -37,13 +105,12 @@ def retained(trainer):
     return prompts.row_Q[prompts.weight_Q > 0].tolist()
 
 
-def stock(path, tmp_path, monkeypatch, rows, **options):
+def stock(path, tmp_path, rows, **options):
     """TRL itself, on these rows of the same dataset and nothing else."""
-    monkeypatch.setattr(trl_gradients, "problems", lambda _: problems(10).select(rows))
-    reward = options.pop("reward", first_half_reward)
-    steps, _ = trl_run(path, tmp_path, prompts=len(rows), reward=reward, shuffle_dataset=False, **options)
-    monkeypatch.undo()
-    return steps
+    settings = {"reward": first_half_reward} | options
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trl_gradients, "problems", lambda _: problems(10).select(rows))
+        return trl_run(path, tmp_path, prompts=len(rows), shuffle_dataset=False, **settings)[0]
 
 
 def rounds_run(path, folder, seen, **options):
@@ -78,40 +145,32 @@ def test_a_step_is_stock_trl_on_the_groups_retained(method, options, tiny_path, 
     rows = retained(trainer)
     assert set(rows) <= {0, 1, 2, 3} and len(trainer.in_use.plan.prompts.row_Q) > len(rows)
     assert method is GRESO or (len(rows) == WANTED and logged(trainer, "rollout/rounds")[0] >= 2)
-    wanted = stock(tiny_path, tmp_path, monkeypatch, rows, **{"loss_type": method["loss_type"]} | options)
+    wanted = stock(tiny_path, tmp_path, rows, **{"loss_type": method["loss_type"]} | options)
     assert max(relative_difference(a, b) for a, b in zip(mine, wanted, strict=True)) < TOLERANCE
-
-
-def test_a_denominator_that_counts_every_group_is_caught(tiny_path, tmp_path, monkeypatch):
-    """The wrong version: all groups rolled out stay in at weight 1."""
-    right, trainer = run(tiny_path, tmp_path)
-    rows, original = retained(trainer), PromptSource.rounds
+    if options:
+        return
+    rounds = PromptSource.rounds
 
     def everything(*args, **options):
-        prompts = original(*args, **options)
+        prompts = rounds(*args, **options)
         weight_Q = torch.ones_like(prompts.weight_Q)
         return replace(prompts, weight_Q=weight_Q, sequences=len(weight_Q) * GENERATIONS)
 
     monkeypatch.setattr(PromptSource, "rounds", everything)
     wrong, _ = run(tiny_path, tmp_path)
-    monkeypatch.undo()
-    wanted = stock(tiny_path, tmp_path, monkeypatch, rows, loss_type="dapo")
-    assert relative_difference(right[0], wanted[0]) < TOLERANCE < 0.1 < relative_difference(wrong[0], wanted[0])
+    assert relative_difference(wrong[0], wanted[0]) > 0.1, "the wrong twin: all groups rolled out stay in at weight 1"
 
 
 def test_metrics_of_rounds_are_logged(tiny_path, tmp_path):
     _, trainer = run(tiny_path, tmp_path, max_steps=3)
-    rounds, groups = logged(trainer, "rollout/rounds"), logged(trainer, "rollout/groups")
+    rounds, groups, unused, surplus, zero = (
+        logged(trainer, f"rollout/{name}")
+        for name in ("rounds", "groups", "groups_unused", "groups_surplus", "zero_variance_groups")
+    )
     assert groups == [WANTED * r for r in rounds]
-    unused = logged(trainer, "rollout/groups_unused")
     assert unused == pytest.approx([1 - WANTED / g for g in groups])
-    surplus = logged(trainer, "rollout/groups_surplus")
-    zero = logged(trainer, "rollout/zero_variance_groups")
     assert [z + s for z, s in zip(zero, surplus, strict=True)] == pytest.approx(unused)
     assert trainer.session.source.stream.epochs == pytest.approx(sum(groups) / 10)
-
-
-# Errors and checkpoints.
 
 
 @pytest.mark.skipif(not ON_CPU, reason="another device samples other completions, which may suffice elsewhere")
@@ -122,16 +181,13 @@ def test_a_run_that_reaches_the_limit_is_saved_before_it_stops(tiny_path, tmp_pa
 
     seen, options = [], {"save_steps": 100, "max_rounds": 2}
     stuck = rounds_run(tiny_path, tmp_path, seen, reward=flat_from_step_4, **options)
-    with refused(RoundsError, "step 4", "2 rounds", "0 of 6", "checkpoint-4") as stop:
+    with refused(RoundsError, "step 4", "2 rounds", "0 of 6", "checkpoint-4", "max_rounds: 4"):
         stuck.train()
-    assert "max_rounds: 4" in str(stop.value)
-    failed = seen[-2:]
-    folder = tmp_path / "checkpoint-4"
+    failed, folder, again = seen[-2:], tmp_path / "checkpoint-4", []
     saved = load_file(folder / "model.safetensors")
     assert all(torch.equal(saved[n], p) for n, p in stuck.model.state_dict().items() if n in saved)
-    again = []
     resumed = rounds_run(tiny_path, tmp_path, again, reward=length_reward, max_rounds=0)
-    with pytest.warns(UserWarning, match="max_rounds: 2 -> 0"):
+    with warned("max_rounds: 2 -> 0"):
         resumed.train(resume_from_checkpoint=str(folder))
     assert resumed.state.global_step == STEPS and again[0] == failed[0], "the same prompts are asked again"
 
