@@ -1,4 +1,4 @@
-"""What a run saved: sums over steps that a pencil can check, and estimates that are right on average."""
+"""What a run saved, and what it tells others: sums that a pencil can check, trackers, last lines, and a card."""
 
 import json
 from collections import Counter
@@ -10,6 +10,9 @@ import pytest
 import torch
 from arrays import candidates_of
 from refusals import refused
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tiny_runs import logged
+from trl_recorder_runs import make
 
 from dppo.costs import PassCosts, Passes, Spent, TokenCosts
 from dppo.errors import CheckpointError
@@ -40,16 +43,8 @@ def step_of(method, *, rate=0.0, index=0):
         drawn = method.prompts.draw(candidates, streams(Purpose.PROMPT_DRAW))
         prompts = drawn_block(Block(candidates=candidates, draw=drawn), GROUP)
     keep_N = prompts.draw.keep_N.repeat_interleave(GROUP)
-    rewards = Rewards.of_groups(REWARDS[keep_N].view(-1, GROUP))
-    return plan_step(
-        method, RolledOut(rewards=rewards, tokens_N=TOKENS[keep_N]), prompts, streams=streams, max_tokens=50
-    )
-
-
-def spent_on(kept, whole, seconds=30.0):
-    """A generation scored and trained on in one pass each, pruned or not."""
-    found = Passes(1, kept, 1, whole, 1)
-    return Spent(total=seconds, scored=found, trained=found)
+    found = RolledOut(rewards=Rewards.of_groups(REWARDS[keep_N].view(-1, GROUP)), tokens_N=TOKENS[keep_N])
+    return plan_step(method, found, prompts, streams=streams, max_tokens=50)
 
 
 def test_a_step_that_leaves_out_flat_groups_saves_their_scoring_and_training():
@@ -57,9 +52,9 @@ def test_a_step_that_leaves_out_flat_groups_saves_their_scoring_and_training():
     live, whole = float(TOKENS[:16].sum()), float(TOKENS.sum())
     row_UN, times_U = unpruned_rows(plan)
     assert trained_tokens(plan) == live and row_UN.all() and times_U == [1.0]
-    found = Savings()
+    found, passes = Savings(), Passes(1, live, 1, whole, 1)
     for _ in range(2):
-        found = found.after(spent_on(live, whole)).planned(plan)
+        found = found.after(Spent(total=30.0, scored=passes, trained=passes)).planned(plan)
     flat = 2 * (whole - live)
     assert found.saved_seconds(COSTS) == pytest.approx(flat * (0.1 + 0.4)), "nothing of the rollout"
     assert found.metrics(COSTS)["saved/share"] == pytest.approx(flat * 0.5 / (60 + flat * 0.5))
@@ -72,14 +67,18 @@ def test_a_step_that_leaves_out_flat_groups_saves_their_scoring_and_training():
     assert found.metrics(never) == {} and "save_steps" in found.lines(never)[1]
     assert Savings().lines(COSTS) == []
 
+    assert Savings.of_saved(json.loads(json.dumps(asdict(found)))) == found and Savings.of_saved({}) == Savings()
+    for wrong in ({"whole": 3}, {"scored": [1.0] * 6}):
+        with refused(CheckpointError, "damaged"):
+            Savings.of_saved(wrong)
+
 
 def test_seconds_are_the_first_processs_and_passes_those_of_the_busiest():
     """Fifteen different numbers are gathered in one tensor, and each comes back in its place."""
     seconds = Counter(rollout=1.0, reward=2.0, log_probs=4.0, forward_backward=5.0, step=9.0, loading=3.0, check=1.0)
     other = torch.tensor([[90.0] * 4 + [0.0] * 4 + [7.0] + [0.0] * 5])
     gathered = SimpleNamespace(device="cpu", gather=lambda here: torch.cat([here, other]))
-    forwards = SimpleNamespace(run=(Work(), Work()))
-    clock = SimpleNamespace(total=Counter())
+    forwards, clock = SimpleNamespace(run=(Work(), Work())), SimpleNamespace(total=Counter())
     meter = CostMeter(clock, gathered, forwards)
     clock.total, forwards.run = seconds, (Work(passes=13, tokens=14), Work(passes=15, tokens=16))
     meter.plan(scored=[Work(passes=8, tokens=9), Work(passes=9, tokens=9)], trained=[Work(passes=19, tokens=20)])
@@ -102,16 +101,6 @@ def test_prompts_that_were_not_rolled_out_are_estimated_without_bias():
     assert generated / 200 < 0.8 * whole, "the wrong twin: what was rolled out alone"
     assert total.prompts[1] / total.prompts[0] == pytest.approx(0.5, abs=0.05)
     assert total.saved_seconds(COSTS) > 0 and "not rolled out" in total.lines(COSTS)[0]
-
-
-def test_it_goes_through_a_checkpoint_and_a_damaged_one_is_refused():
-    plan = step_of(METHODS["dr_grpo"])
-    found = Savings().after(spent_on(10, 20)).planned(plan)
-    assert Savings.of_saved(json.loads(json.dumps(asdict(found)))) == found
-    assert Savings.of_saved({}) == Savings()
-    for wrong in ({"whole": 3}, {"scored": [1.0] * 6}):
-        with refused(CheckpointError, "damaged"):
-            Savings.of_saved(wrong)
 
 
 ALIKE = MomentSamples.known(torch.ones(64), torch.ones(64))
@@ -152,3 +141,31 @@ def test_a_line_at_the_end_says_what_was_dropped_or_what_to_set():
     assert "completion_prune_rate: 0.5 dropped 50%" in first and second.endswith("Set prompt_prune_rate: 0")
     assert closing_lines(given, Savings(), VARIED, VARIED) == [], "nothing was trained on"
     assert closing_lines(METHODS["dapo"], savings_of(), None, VARIED) == [], "rounds have no draw of prompts"
+
+
+def test_a_run_tells_trackers_its_last_lines_and_the_card_of_its_model(tiny_path, tmp_path, monkeypatch, capsys):
+    """Other trackers as tensorboard: transformers gives each of them the same log."""
+    monkeypatch.setattr("dppo.costs.MEASURED_GENERATIONS", 1)  # known after the second generation
+    monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "board"))
+    trainer, _ = make(tiny_path, tmp_path, recorded=False, report_to="tensorboard", max_steps=4, prompt_prune_rate=0.0)
+    trainer.train()
+    assert "saved/share" not in trainer.state.log_history[0], "not before it is known"
+    events = EventAccumulator(str(tmp_path / "board"))
+    events.Reload()
+    for name in ("saved/seconds", "saved/share", "prune/kept_share", "prune/prompts_kept_share", "reward"):
+        assert events.Scalars(f"train/{name}")[-1].value == pytest.approx(logged(trainer, name)[-1], rel=1e-5), name
+
+    said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("dppo | ")]
+    pruned, saved, more = said[-3:]
+    assert "completions were not trained on" in pruned and "not drawn" in pruned and "prompts" not in pruned
+    assert saved.startswith(f"dppo | saved: {trainer.savings.metrics(trainer.session.costs)['saved/share']:.0%}, about")
+    assert more.startswith("dppo | completions: completion_prune_rate: 0.5 ")
+    assert 0 < logged(trainer, "saved/share")[-1] < 1
+
+    trainer.save_model()
+    card = (tmp_path / "README.md").read_text()
+    assert card.count("## How it was trained: dppo") == 1 and "- dppo" in card
+    assert f"| method | `{trainer.method.name}` |" in card and f"| paper | {trainer.method.paper} |" in card
+    assert f"| completions pruned | {trainer.method.completions.rate:.0%} of those with a gradient |" in card
+    trainer.save_model(str(tmp_path / "elsewhere"))
+    assert not (tmp_path / "elsewhere" / "README.md").exists()
