@@ -1,14 +1,18 @@
-"""Forward passes of an optimizer step: as many as rows hold something, in three trainers, at any accumulation."""
+"""Forward passes of an optimizer step: as many as rows hold something, in three trainers, and out of memory in one."""
+
+import re
 
 import dpo_runs
 import pytest
 import torch
+from refusals import refused, warned
 from sft_runs import ours as sft
 from sft_runs import solutions, trained
 from tiny_runs import GENERATIONS, first_half_reward, length_reward, logged, relative_difference
 from torch import nn
 from trl_gradients import constant, dppo_run, trl_run
 
+from dppo.errors import OutOfMemoryError
 from dppo.packing import plan_rows
 from dppo.trl.layouts import PaddedLayout, RowLayout
 from dppo.trl.loop import fill_gradients
@@ -32,13 +36,8 @@ def passes(monkeypatch):
 
 
 def grpo(path, folder, calls, **options):
-    own = dict(
-        per_device_train_batch_size=8 * GENERATIONS // calls,
-        gradient_accumulation_steps=calls,
-        max_tokens_per_row=ROOM,
-        reward=first_half_reward,
-        completion_prune_rate=0.5,
-    )
+    own = dict(per_device_train_batch_size=8 * GENERATIONS // calls, gradient_accumulation_steps=calls)
+    own |= dict(max_tokens_per_row=ROOM, reward=first_half_reward, completion_prune_rate=0.5)
     return dppo_run(path, folder, **own | options)
 
 
@@ -118,3 +117,55 @@ def test_a_loss_scaler_steps_where_nothing_is_left(tiny_path, tmp_path):  # prag
     """It refuses to step when no parameter has a gradient."""
     _, trainer = grpo(tiny_path, tmp_path, 2, reward=constant, max_steps=2, use_cpu=False, fp16=True)
     assert trainer.state.global_step == 2
+
+
+# Out of memory: the message names the number to lower, and nothing else is taken for it.
+
+LAYOUTS = {"rows": RowLayout, "padded": PaddedLayout}
+CUDA = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+CPU = RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes.")
+OTHER = RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+
+
+def exhausted(where, error, layout, path, folder, monkeypatch, **options):
+    """A run of which the first pass with a gradient fails with ``error``: forward, or backward."""
+    original = LAYOUTS[layout].forward
+
+    def forward(self, model, batch, **asked):
+        if where == "forward" and torch.is_grad_enabled():
+            raise error
+        scored = original(self, model, batch, **asked)
+        if where == "backward" and scored.logp_BT.requires_grad:
+            scored.logp_BT.register_hook(fail)
+        return scored
+
+    def fail(_):
+        raise error
+
+    monkeypatch.setattr(LAYOUTS[layout], "forward", forward)
+    settings = dict(layout=layout, max_tokens_per_row=60, num_iterations=2, beta=0.1, max_steps=2)
+    dppo_run(path, folder, **settings | options)
+
+
+@pytest.mark.parametrize(
+    ("where", "error", "layout"),
+    [("forward", CUDA, "rows"), ("backward", CPU, "padded"), ("backward", CUDA, "rows")],
+)
+def test_the_number_to_lower_is_named(where, error, layout, tiny_path, tmp_path, monkeypatch):
+    with refused(OutOfMemoryError, "max_tokens_per_row=60") as raised:
+        exhausted(where, error, layout, tiny_path, tmp_path, monkeypatch)
+    found = re.search(r"over (\d+) tokens .* Set max_tokens_per_row: (\d+)", str(raised.value))
+    tokens, advised = map(int, found.groups())
+    assert 30 < tokens <= 60 and advised == tokens // 2 and raised.value.__cause__ is error
+
+
+def test_a_row_of_one_completion_needs_a_shorter_completion_not_a_shorter_row(tiny_path, tmp_path, monkeypatch):
+    with warned("row"), refused(OutOfMemoryError, "max_tokens_per_row=8", "Set a lower max_completion_length"):
+        exhausted("forward", CUDA, "rows", tiny_path, tmp_path, monkeypatch, max_tokens_per_row=8)
+
+
+@pytest.mark.parametrize("where", ["forward", "backward"])
+def test_other_errors_are_left_alone(where, tiny_path, tmp_path, monkeypatch):
+    with pytest.raises(RuntimeError) as raised:
+        exhausted(where, OTHER, "rows", tiny_path, tmp_path, monkeypatch)
+    assert raised.value is OTHER
