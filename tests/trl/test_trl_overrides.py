@@ -20,18 +20,27 @@ from dppo.trl.served import REFUSED
 
 SERVED = json.loads(Path(__file__).with_name("trl_methods.json").read_text())["served"]
 """By trainer of TRL: methods whose overrides take effect as they do there."""
-TRLS = {"GRPOTrainer": GRPOTrainer, "SFTTrainer": SFTTrainer, "DPOTrainer": DPOTrainer}
+TRAINERS = {
+    "GRPOTrainer": (GRPOTrainer, GRPOConfig, DPPOTrainer, DPPOConfig),
+    "SFTTrainer": (SFTTrainer, SFTConfig, DPPOSFTTrainer, DPPOSFTConfig),
+    "DPOTrainer": (DPOTrainer, dpo_runs.DPOConfig, DPPODPOTrainer, DPPODPOConfig),
+}
+"""TRL's, ours, and their configurations."""
 
 
-@pytest.mark.parametrize("name", TRLS)
+@pytest.mark.parametrize("name", TRAINERS)
 def test_every_method_of_trls_trainers_is_served_or_refused(name):
     """One that TRL adds is in neither, and fails here."""
-    defined = {
-        method for method, value in vars(TRLS[name]).items() if callable(value) or isinstance(value, staticmethod)
-    }
-    served, refusals = set(SERVED[name]), REFUSED[name].keys()
+    trainer, served, refusals = TRAINERS[name][0], set(SERVED[name]), REFUSED[name].keys()
+    members = vars(trainer).items()
+    defined = {method for method, value in members if callable(value) or isinstance(value, staticmethod)}
     assert defined - served - refusals == set() and not served & refusals
-    assert all(hasattr(TRLS[name], method) for method in served | refusals)
+    assert all(hasattr(trainer, method) for method in served | refusals)
+
+
+def mixed(*kinds, **members):
+    """A user's own class of these."""
+    return type("Mine", kinds, {"__module__": __name__} | members)
 
 
 class Rewards:
@@ -39,8 +48,7 @@ class Rewards:
 
     def _calculate_rewards(self, inputs, prompts, completions, ids):
         found = super()._calculate_rewards(inputs, prompts, completions, ids)
-        longer = torch.tensor([[float(len(each) % 2)] for each in ids])
-        return found + longer.to(found)
+        return found + torch.tensor([[float(len(each) % 2)] for each in ids]).to(found)
 
 
 class SingleTurn:
@@ -49,11 +57,6 @@ class SingleTurn:
     def _generate_single_turn(self, prompt_ids, *others, **named):
         output = scripted([self._tokenizer.decode(ids) for ids in prompt_ids], self)
         return output["completion_ids"], None
-
-
-def mixed(*kinds):
-    """A user's own class of these."""
-    return type("Mine", kinds, {"__module__": __name__})
 
 
 class Ignored(DPPOTrainer):
@@ -96,14 +99,13 @@ class Backwards:
         return list(range(len(self.train_dataset)))[::-1]
 
 
-@pytest.mark.parametrize("base", [SFTTrainer, DPOTrainer])
+@pytest.mark.parametrize("name", ["SFTTrainer", "DPOTrainer"])
 @pytest.mark.parametrize("mixin", [Shorter, Backwards])
-def test_one_of_a_trainer_on_rows_too(base, mixin, tiny_path, tmp_path):
-    sft, of_pairs = base is SFTTrainer, (DPPODPOTrainer, DPPODPOConfig, dpo_runs.DPOConfig)
-    ours, config, stock_config = (DPPOSFTTrainer, DPPOSFTConfig, SFTConfig) if sft else of_pairs
+def test_one_of_a_trainer_on_rows_too(name, mixin, tiny_path, tmp_path):
+    base, stock_config, ours, config = TRAINERS[name]
 
     def first_gradient(kinds, config, folder, **more):
-        make = partial(made if sft else dpo_runs.compared, mixed(*kinds), config)
+        make = partial(made if base is SFTTrainer else dpo_runs.compared, mixed(*kinds), config)
         return trained(make, tiny_path, tmp_path / folder, max_steps=1, **more)[0][0]
 
     wanted = first_gradient((mixin, base), stock_config, "stock")
@@ -113,23 +115,14 @@ def test_one_of_a_trainer_on_rows_too(base, mixin, tiny_path, tmp_path):
     assert relative_difference(found, plain) > 0.01
 
 
-OURS = {
-    "GRPOTrainer": (DPPOTrainer, DPPOConfig),
-    "SFTTrainer": (DPPOSFTTrainer, DPPOSFTConfig),
-    "DPOTrainer": (DPPODPOTrainer, DPPODPOConfig),
-}
-ALL_REFUSED = [(name, method) for name, methods in REFUSED.items() for method in methods]
-
-
-@pytest.mark.parametrize(("name", "method"), ALL_REFUSED)
+@pytest.mark.parametrize(("name", "method"), [(name, method) for name in REFUSED for method in REFUSED[name]])
 @pytest.mark.parametrize("as_mixin", [False, True], ids=["subclass", "mixin of TRL's"])
 def test_an_override_that_would_be_ignored_is_refused(name, method, as_mixin):
     def own(self, *args, **kwargs):
         raise AssertionError("nothing is trained")
 
-    ours, config = OURS[name]
-    kind = type("Mine", (TRLS[name] if as_mixin else ours,), {method: own, "__module__": __name__})
-    kind = mixed(ours, kind) if as_mixin else kind
+    stock, _, ours, config = TRAINERS[name]
+    kind = mixed(ours, mixed(stock, **{method: own})) if as_mixin else mixed(ours, **{method: own})
     instead = {"Override", "Set", "Put", "Change"} & set(REFUSED[name][method].split())
     with refused(ConfigError, f"Mine.{method}", *instead):
         kind(model="never loaded", args=config(**CONFIG), train_dataset=solutions())
