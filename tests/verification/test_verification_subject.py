@@ -22,24 +22,20 @@ def test_a_subject_without_rewards_says_that_they_are_random(subject):
     assert not random_rewards(shape, 0).equal(random_rewards(shape, 1))
 
 
-def made(subject, prompts, reward, sampling):
-    return frozen_subject(subject.model, subject.tokenizer, prompts, reward, sampling=sampling, title="made")
-
-
-def odd_sums(prompt, tokens):
-    return torch.tensor([[float(sum(row) % 2)] for row in tokens])
-
-
 def test_a_subject_keeps_real_rewards_and_needs_two_of_everything(subject):
-    sampling = SubjectSampling(generations=4, max_new_tokens=10)
-    again = made(subject, list(subject.prompt_tokens), odd_sums, sampling)
+    def made(prompts, reward, sampling):
+        return frozen_subject(subject.model, subject.tokenizer, prompts, reward, sampling=sampling, title="made")
+
+    def odd_sums(prompt, tokens):
+        return torch.tensor([[float(sum(row) % 2)] for row in tokens])
+
+    again = made(list(subject.prompt_tokens), odd_sums, SubjectSampling(generations=4, max_new_tokens=10))
     assert again.notes == ()
     assert again.completion_tokens == subject.completion_tokens, "the same seed"
     assert len(again.earlier_tokens) == 24 and again.earlier_tokens != again.completion_tokens, "others, from before"
-    expected = [float(sum(row) % 2) for row in again.completion_tokens]
-    assert again.reward_PG.flatten().tolist() == expected
+    assert again.reward_PG.flatten().tolist() == [float(sum(row) % 2) for row in again.completion_tokens]
     with refused(ConfigError, "2"):
-        made(subject, [[1, 2]], lambda *_: torch.zeros(16, 1), SubjectSampling())
+        made([[1, 2]], lambda *_: torch.zeros(16, 1), SubjectSampling())
 
 
 @pytest.mark.parametrize("name", ["a_star_po", "dppo_a_star_po"])
@@ -49,23 +45,16 @@ def test_a_method_with_values_remembers_by_them(subject, name):
 
 
 def test_a_score_of_your_own_may_look_at_uncertainty(subject):
-    rooted = replace(
-        METHODS["dppo"].completions, score=lambda completions: advantage_with_uncertainty(completions).sqrt()
-    )
-    found = remembered(subject, replace(METHODS["dppo"], completions=rooted))
-    assert bool((found.signal_P > 0).any())
+    dppo = METHODS["dppo"]
+    rooted = replace(dppo.completions, score=lambda completions: advantage_with_uncertainty(completions).sqrt())
+    assert bool((remembered(subject, replace(dppo, completions=rooted)).signal_P > 0).any())
 
 
-def test_completions_are_sampled_from_the_policy_whatever_its_folder_says(subject):
+def test_completions_are_sampled_from_the_policy_whatever_its_folder_says(subject, monkeypatch):
     """The wrong twin takes ``min_p`` from the model's ``generation_config``: one completion, over and over."""
-    model = subject.model
-    model.generation_config.min_p = 0.999
-    try:
-        made = generate(model, subject.tokenizer, list(subject.prompt_tokens[:1]), 16, SubjectSampling())
-        assert model.generation_config.min_p == 0.999
-    finally:
-        model.generation_config.min_p = None
-    assert len({tuple(each) for each in made}) > 4
+    monkeypatch.setattr(subject.model.generation_config, "min_p", 0.999)
+    made = generate(subject.model, subject.tokenizer, list(subject.prompt_tokens[:1]), 16, SubjectSampling())
+    assert subject.model.generation_config.min_p == 0.999 and len({tuple(each) for each in made}) > 4
 
 
 def test_cuts_and_temperature_0_take_the_most_likely_token(subject):
