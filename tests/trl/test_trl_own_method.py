@@ -21,7 +21,7 @@ from dppo.step import plan_step
 from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo.trl.checkpoints.files import OUR_STATE
 
-DPPO = METHODS["dppo"]
+DPPO, HISTORY = METHODS["dppo"], METHODS["dppo_history"]
 
 
 def own_score(completions):
@@ -30,6 +30,8 @@ def own_score(completions):
 
 
 MINE = replace(DPPO, name="mine", completions=replace(DPPO.completions, score=own_score))
+UNCERTAIN = replace(MINE, completions=replace(MINE.completions, score=advantage_with_uncertainty))
+args_of = partial(DPPOConfig, **SHORT, output_dir="unused")
 
 
 def make(path, folder, value, rollout=scripted, **options):
@@ -53,31 +55,28 @@ def test_every_method_of_the_registry_trains_as_a_value_and_says_its_biases(name
 class TestFaults:
     """Each came of a second copy of the method; the tests fail where one is."""
 
-    def test_prompts_are_pruned_by_the_method(self, tiny_path, tmp_path):
-        method = replace(DPPO.with_rates(completion=0.0), prompts=PromptPruning(rate=0.5))
+    def test_prompts_and_baseline_are_those_of_the_method(self, tiny_path, tmp_path):
+        method = replace(HISTORY.with_rates(completion=0.0), prompts=PromptPruning(rate=0.5))
         trainer = make(tiny_path, tmp_path, method, max_steps=4)
         trainer.train()
         assert logged(trainer, "prune/prompts_kept_share") == [1.0, 1.0, 0.5, 0.5]
         assert trainer.args.prompt_prune_rate == 0.5 and not hasattr(trainer.session.source, "method")
-
-    def test_a_baseline_from_history_is_given_the_history(self, tiny_path, tmp_path):
-        trainer = make(tiny_path, tmp_path, METHODS["dppo_history"])
-        trainer.train()
         plan = trainer.in_use.plan
         assert plan.prompts.context.expected is not None
-        alone = METHODS["dppo_history"].advantages(plan.rewards, replace(plan.prompts.context, expected=None))
+        alone = method.advantages(plan.rewards, replace(plan.prompts.context, expected=None))
         assert not torch.allclose(plan.completions.advantage_N, alone), "the wrong twin: leave-one-out"
 
-    def test_a_biased_part_must_be_accepted_and_is_said(self, tiny_path, tmp_path, capsys):
+    def test_a_biased_part_must_be_accepted_and_no_other_method_is_assigned(self, tiny_path, tmp_path, capsys):
         method = replace(DPPO, name="mine", completions=METHODS["cppo"].completions)
         with refused(ConfigError, "method='mine' is biased", "accept_bias=True"):
             make(tiny_path, tmp_path, method)
         trainer = make(tiny_path, tmp_path, method, accept_bias=True)
         assert trainer.biases and "method: mine (" in (said := capsys.readouterr().out) and "gradient BIASED" in said
+        with refused(ConfigError, "trainer.method", "'mine'", "DPPOTrainer(..., method=mine)"):
+            trainer.method = MINE
 
     def test_a_checkpoint_remembers_the_method_and_a_resume_without_it_says_so(self, tiny_path, tmp_path):
-        saved = {"save_strategy": "steps", "save_steps": 2}
-        make(tiny_path, tmp_path, MINE, **saved).train()
+        make(tiny_path, tmp_path, MINE, save_strategy="steps", save_steps=2).train()
         folder = tmp_path / "checkpoint-2"
         assert json.loads((folder / OUR_STATE).read_text())["settings"]["method"] == "mine (own)"
 
@@ -88,15 +87,9 @@ class TestFaults:
             told = [str(each.message) for each in found if "resumed with method" in str(each.message)]
             return [each.split(";")[0] for each in told]
 
-        assert said(MINE) == []
-        assert said(None) == ["resumed with method: 'mine (own)' -> 'dppo'"]
-        (changed,) = said(replace(MINE, completions=replace(MINE.completions, score=advantage_with_uncertainty)))
+        assert said(MINE) == [] and said(None) == ["resumed with method: 'mine (own)' -> 'dppo'"]
+        (changed,) = said(UNCERTAIN)
         assert "method.completions: " in changed
-
-    def test_another_method_is_not_assigned(self, tiny_path, tmp_path):
-        trainer = make(tiny_path, tmp_path, None)
-        with refused(ConfigError, "trainer.method", "'mine'", "DPPOTrainer(..., method=mine)"):
-            trainer.method = MINE
 
 
 class TestFields:
@@ -105,7 +98,7 @@ class TestFields:
     def test_what_is_left_out_is_the_methods_and_trl_reads_the_same(self, tiny_path, tmp_path):
         loss = partial(off_policy_masked, loss=partial(cispo, ratio_max=3.0), threshold=0.5)
         method = replace(MINE, token_loss=loss, beta=0.1, entropy_coef=0.01, kl=partial(k3, ratio=token_ratio))
-        args = DPPOConfig(**SHORT, output_dir=str(tmp_path))
+        args = args_of()
         own = args.with_method(method)
         assert own.build_method(method) == method and args.method == "dppo", "the configuration is as it was"
         fields = {"loss_type": "cispo", "epsilon_high": 3.0, "beta": 0.1, "entropy_coef": 0.01}
@@ -128,21 +121,25 @@ class TestFields:
             ("advantage_power", 0.5, "complete"),
         ],
     )
-    def test_what_contradicts_it_is_refused_by_name(self, field, value, how, tmp_path):
-        args = DPPOConfig(**SHORT, output_dir=str(tmp_path), **{field: value})
+    def test_what_contradicts_it_is_refused_by_name(self, field, value, how):
         with refused(ConfigError, f"{field}={value!r}", "'mine'", how, "Leave it out"):
+            args_of(**{field: value}).with_method(MINE)
+
+    def test_values_that_were_set_on_the_configuration_later_are_given_ones(self):
+        args = args_of()
+        args.beta = 0.1
+        with refused(ConfigError, "beta=0.1", "'mine'"):
             args.with_method(MINE)
 
-    def test_what_agrees_is_taken(self, tmp_path):
+    def test_what_agrees_is_taken(self):
         method = replace(MINE, normaliser=DR_GRPO, token_loss=partial(clipped_surrogate, ratio=sequence_ratio))
         agreeing = {"loss_type": "dr_grpo", "importance_sampling_level": "sequence", "epsilon": 0.2, "beta": 0.0}
         agreeing |= {"completion_prune_rate": 0.5, "router_aux_loss_coef": 0.0}
-        args = DPPOConfig(**SHORT, output_dir=str(tmp_path), **agreeing)
-        assert args.with_method(method).build_method(method) == method
+        assert args_of(**agreeing).with_method(method).build_method(method) == method
 
-    def test_a_name_is_a_starting_point_that_the_fields_complete(self, tmp_path):
-        given = SHORT | {"output_dir": str(tmp_path), "completion_prune_rate": 0.3, "loss_type": "dr_grpo"}
-        args, before = DPPOConfig(**given), DPPOConfig(**given, method="dppo_threshold")
+    def test_a_name_is_a_starting_point_that_the_fields_complete(self):
+        given = {"completion_prune_rate": 0.3, "loss_type": "dr_grpo"}
+        args, before = args_of(**given), args_of(**given, method="dppo_threshold")
         named = args.with_method("dppo_threshold")
         assert named.build_method().describe() == before.build_method().describe()
         assert named.build_method().normaliser is DR_GRPO and named.completion_prune_rate == 0.3
@@ -151,13 +148,7 @@ class TestFields:
         with refused(ConfigError, "method='dpo'", "not known"):
             args.with_method("dpo")
         with refused(ConfigError, "'mine'", "DPPOTrainer(..., method=mine)"):
-            DPPOConfig(**SHORT, output_dir=str(tmp_path), method=MINE)
-
-    def test_values_that_were_set_on_the_configuration_later_are_given_ones(self, tmp_path):
-        args = DPPOConfig(**SHORT, output_dir=str(tmp_path))
-        args.beta = 0.1
-        with refused(ConfigError, "beta=0.1", "'mine'"):
-            args.with_method(MINE)
+            args_of(method=MINE)
 
 
 class TestNamed:
@@ -179,19 +170,19 @@ class TestNamed:
         text += "mine = replace(combined(OBJECTIVES['dr_grpo'], SCHEMES['dppo']), name='mine')\nthing = 3\n"
         (tmp_path / "methods_of_mine.py").write_text(text)
         monkeypatch.chdir(tmp_path)
-        config = partial(DPPOConfig, **SHORT, output_dir=str(tmp_path))
-        args = config(method="methods_of_mine:mine")
+        args = args_of(method="methods_of_mine:mine")
         assert (args.loss_type, args.completion_prune_rate) == ("dr_grpo", 0.5)
         assert args.build_method().name == "mine" and unpruned_method(args, "grpo").name == "grpo"
         assert unpruned_method(args, args.method).completions.rate == 0
-        with refused(ConfigError, "'methods_of_mine:minne'", "cannot be imported"):
-            config(method="methods_of_mine:minne")
-        with refused(ConfigError, "'no_such_module:mine'", "package.module:name"):
-            config(method="no_such_module:mine")
-        with refused(ConfigError, "methods_of_mine:thing", "int", "Method"):
-            config(method="methods_of_mine:thing")
+        for named, *told in (
+            ("methods_of_mine:minne", "'methods_of_mine:minne'", "cannot be imported"),
+            ("no_such_module:mine", "'no_such_module:mine'", "package.module:name"),
+            ("methods_of_mine:thing", "methods_of_mine:thing", "int", "Method"),
+        ):
+            with refused(ConfigError, *told):
+                args_of(method=named)
         with refused(ConfigError, "completion_prune_rate=0.2", "'mine'"):
-            config(method="methods_of_mine:mine", completion_prune_rate=0.2)
+            args_of(method="methods_of_mine:mine", completion_prune_rate=0.2)
 
 
 class TestCosts:
@@ -203,8 +194,7 @@ class TestCosts:
         trainer = make(tiny_path, tmp_path, self.CHOOSING, rollout_cost=4.0)
         assert trainer.args.completion_prune_rate == "auto"
         auto = replace(COMPLETION_AUTO, rollout_cost=4.0)
-        wanted = replace(self.CHOOSING, completions=replace(self.CHOOSING.completions, auto=auto))
-        assert trainer.method == wanted
+        assert trainer.method == replace(MINE, completions=replace(self.CHOOSING.completions, auto=auto))
 
     def test_measured_costs_reach_prompts_and_plan_alike(self, tiny_path, tmp_path, monkeypatch):
         trainer = make(tiny_path, tmp_path, self.CHOOSING, rollout_cost=None)
@@ -226,11 +216,8 @@ class TestCosts:
         assert of_plans[-1] == trainer.method == dear != self.CHOOSING
 
     def test_a_score_of_the_method_is_not_replaced(self, tiny_path, tmp_path):
-        method = replace(MINE, completions=replace(DPPO.completions, score=advantage_with_uncertainty))
-
         def silent(prompts, trainer):
             return scripted(prompts, trainer) | {"logprobs": None}
 
-        trainer = make(tiny_path, tmp_path, method, rollout=silent)
-        with pytest.raises(ConfigError, match="log-probabilities"):
-            trainer.train()
+        with refused(ConfigError, "log-probabilities"):
+            make(tiny_path, tmp_path, UNCERTAIN, rollout=silent).train()
