@@ -57,7 +57,8 @@ class Engine:
         return prompts, output["completion_ids"], [[[p] for p in one] for one in output["logprobs"]], None
 
 
-def installed(monkeypatch):
+@pytest.fixture
+def engine(monkeypatch):
     """A library that is installed, and the class that the trainer makes its engine of."""
     library = ModuleType("vllm")
     library.__version__ = "0.30.0"
@@ -67,24 +68,10 @@ def installed(monkeypatch):
     return kind
 
 
-@pytest.fixture
-def engine(monkeypatch):
-    return installed(monkeypatch)
-
-
 def run(path, folder, **options):
-    settings = SHORT | dict(
-        output_dir=str(folder),
-        use_vllm=True,
-        per_device_train_batch_size=4 * GENERATIONS,
-        prompt_prune_rate=0.5,
-        completion_prune_rate=0.5,
-        completion_score="uncertainty",
-        loss_type="dr_grpo",
-        max_steps=6,
-        save_strategy="steps",
-        save_steps=2,
-    )
+    settings = SHORT | dict(output_dir=str(folder), use_vllm=True, per_device_train_batch_size=4 * GENERATIONS)
+    settings |= dict(prompt_prune_rate=0.5, completion_prune_rate=0.5, completion_score="uncertainty")
+    settings |= dict(loss_type="dr_grpo", max_steps=6, save_strategy="steps", save_steps=2)
     args = DPPOConfig(**settings | options)
     return DPPOTrainer(path, length_reward, args=args, train_dataset=problems(8))
 
@@ -99,24 +86,18 @@ def test_a_float32_trainer_says_once_that_vllm_samples_in_bfloat16(sampled, time
     assert len(said) == times and all(text.endswith("start the server with --dtype float32") for text in said)
 
 
-OFF_POLICY = SimpleNamespace(
-    vllm_importance_sampling_mode="sequence_truncate",
-    vllm_importance_sampling_clip_min=0.5,
-    vllm_importance_sampling_clip_max=None,
-)
-
-
 def test_an_idle_pass_has_a_finite_correction():
     """Its row is one that no draw keeps, and weight 0 times inf is NaN."""
-    batch = dealing.rolled_out(0)
+    settings = {"mode": "sequence_truncate", "clip_min": 0.5, "clip_max": None}
+    args = SimpleNamespace(**{f"vllm_importance_sampling_{name}": value for name, value in settings.items()})
+    batch, places = dealing.rolled_out(0), [0, 1]
     batch = replace(batch, sampler_logp=torch.full_like(batch.sampler_logp, -1000.0))
-    places = [0, 1]
     idle = MicroBatch(batch, places, torch.tensor(places), torch.zeros(2), 10, idle=True)
-    logp = torch.zeros(2, idle.completion_width)
-    correct = partial(sampling_ratio, OFF_POLICY)
-    assert (idle.tokens_of(logp, first=True, correct=correct).correction_B1 == 1).all()
-    twin = replace(idle, idle=False)
-    assert twin.tokens_of(logp, first=True, correct=correct).correction_B1.isinf().any(), "the wrong twin"
+    found, twin = (
+        each.tokens_of(torch.zeros(2, idle.completion_width), first=True, correct=partial(sampling_ratio, args))
+        for each in (idle, replace(idle, idle=False))
+    )
+    assert (found.correction_B1 == 1).all() and twin.correction_B1.isinf().any(), "the wrong twin"
 
 
 @pytest.fixture
@@ -146,19 +127,17 @@ def test_with_one_draw_the_training_pass_is_the_old_pass(mode, engine, passes, t
     trainer = run(tiny_path, tmp_path, vllm_mode="server", **options)
     correct, copy = trainer.forwards.correction, deepcopy(trainer.model)
     trainer.train()
-    assert passes and all(each["gradient"] for each in passes)
-    found, trained = [], list(passes)
+    (trained,) = passes
+    assert trained["gradient"]
     use_rows(copy)
     add_scored_head(copy, temperature=1.0)
-    for each in trained:
-        batch = each["batch"]
-        with torch.no_grad():
-            old = trainer.forwards.layout.forward(copy, batch, entropy=False, router=False).logp_BT
-        mask, sampler = (batch.completion(t) for t in (batch.rank_batch.loss_mask, batch.rank_batch.sampler_logp))
-        assert torch.equal(correct(old, sampler, mask), each["ratio"])
-        found.append(((old - sampler).abs() * mask).sum() / mask.sum())
-    (said,) = logged(trainer, "sampling/sampling_logp_difference/mean")
-    assert len(found) == 1 and said == pytest.approx(float(found[0]), rel=1e-5)
+    batch = trained["batch"]
+    with torch.no_grad():
+        old = trainer.forwards.layout.forward(copy, batch, entropy=False, router=False).logp_BT
+    mask, sampler = (batch.completion(t) for t in (batch.rank_batch.loss_mask, batch.rank_batch.sampler_logp))
+    assert torch.equal(correct(old, sampler, mask), trained["ratio"])
+    off = ((old - sampler).abs() * mask).sum() / mask.sum()
+    assert logged(trainer, "sampling/sampling_logp_difference/mean") == [pytest.approx(float(off), rel=1e-5)]
 
 
 def test_with_several_draws_only_later_ones_need_the_old_pass(engine, passes, tiny_path, tmp_path):
@@ -192,32 +171,20 @@ def test_the_command_says_that_vllm_did_not_start_and_exits_with_2(engine, tiny_
     assert "vllm_gpu_memory_utilization: 0.35" in said and said.endswith("use_vllm: false")
 
 
-@pytest.fixture(scope="module")
-def straight(tiny_path, tmp_path_factory):
-    """A run left alone, and its checkpoints."""
-    folder = tmp_path_factory.mktemp("straight")
-    with pytest.MonkeyPatch.context() as patch:
-        installed(patch)
-        trainer = run(tiny_path, folder)
-        trainer.train()
-    return trainer, folder
-
-
-def test_an_engine_that_dies_names_the_last_checkpoint_and_the_line_that_resumes(engine, straight, tiny_path, tmp_path):
+def test_an_engine_that_dies_names_the_last_checkpoint_and_the_line_that_resumes(engine, tiny_path, tmp_path):
+    straight, folder = run(tiny_path, tmp_path / "straight"), tmp_path / "died" / "checkpoint-4"
+    straight.train()
     engine.dies_in = 5
-    died = run(tiny_path, tmp_path / "died")
-    folder = tmp_path / "died" / "checkpoint-4"
     named = ("step 5", "RuntimeError: EngineCore encountered an issue. See stack trace.", str(folder), "--resume")
     with refused(EngineError, *named, f"trainer.train(resume_from_checkpoint='{folder}')") as caught:
-        died.train()
+        run(tiny_path, tmp_path / "died").train()
     assert caught.value.__cause__ is engine.error
 
     engine.dies_in = None
     resumed = run(tiny_path, tmp_path / "died")
     resumed.train(resume_from_checkpoint=str(folder))
-    assert resumed.vllm_generation.asked == straight[0].vllm_generation.asked[4:]
-    for one, other in zip(straight[0].model.parameters(), resumed.model.parameters(), strict=True):
-        assert torch.equal(one, other)
+    assert resumed.vllm_generation.asked == straight.vllm_generation.asked[4:]
+    assert all(map(torch.equal, straight.model.parameters(), resumed.model.parameters()))
 
 
 def test_weights_that_cannot_be_sent_are_its_failure_and_a_reward_is_not(engine, tiny_path, tmp_path, monkeypatch):
