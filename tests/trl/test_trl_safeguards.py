@@ -20,17 +20,17 @@ from dppo.errors import ConfigError
 from dppo.trl import DPPOConfig, DPPOSFTConfig, DPPOSFTTrainer, DPPOTrainer, safeguards
 
 
-class Holder:
-    """Stands for a trainer that nobody holds, with the reducer of its wrapped model."""
-
-    def __init__(self):
-        self.itself = self
-
-
 def test_a_trainer_that_nobody_holds_goes_before_the_group(monkeypatch):
     """Its reducer would be the last to hold the group, and end it with the interpreter in hand: a process then waited
     for ever, in 2 of 15 runs. The wrong twin collects after the group alone.
     """
+
+    class Holder:
+        """Stands for a trainer, with the reducer of its wrapped model."""
+
+        def __init__(self):
+            self.itself = self
+
     there = []
     gc.disable()  # or the cycle may be gone by itself
     try:
@@ -58,16 +58,13 @@ def test_nothing_learned_is_said_and_then_each_time_that_doubles(counted, first)
     assert not caught and warning.empty == 0
 
 
-KINDS = {
-    "grpo": (DPPOTrainer, DPPOConfig, {"reward_funcs": length_reward}),
-    "rows": (DPPOSFTTrainer, DPPOSFTConfig, {}),
-}
+ON_PROMPTS = (DPPOTrainer, DPPOConfig, {"reward_funcs": length_reward})
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [ON_PROMPTS, (DPPOSFTTrainer, DPPOSFTConfig, {})], ids=["grpo", "rows"])
 def test_a_model_that_cannot_be_loaded_is_named_in_one_line(kind, tiny_path, tmp_path):
-    """In a script, and without the errors that transformers met on its way."""
-    trainer, config, own = KINDS[kind]
+    """In a script, and without the errors that transformers met on its way; a reward model too."""
+    trainer, config, own = kind
     shutil.copytree(tiny_path, tmp_path / "model")
     shutil.copytree(tiny_path, tmp_path / "bare", ignore=shutil.ignore_patterns("*.safetensors"))
     (tmp_path / "empty").mkdir()
@@ -81,9 +78,6 @@ def test_a_model_that_cannot_be_loaded_is_named_in_one_line(kind, tiny_path, tmp
             trainer(str(name), args=config(**CONFIG), train_dataset=problems(8), **own)
         assert found.value.__suppress_context__ or found.value.__context__ is None
         assert "\n" not in str(found.value)
-
-
-def test_a_reward_model_that_is_not_there_is_named_in_one_line(tiny_path, tmp_path):
     with refused(ConfigError, tmp_path / "judge", "no such folder"):
         DPPOTrainer(tiny_path, str(tmp_path / "judge"), args=DPPOConfig(**CONFIG), train_dataset=problems(8))
 
@@ -114,22 +108,17 @@ def test_what_is_changed_on_a_trainer_that_was_made_is_refused(make, place, valu
         owner, name = (trainer.args, place[5:]) if place.startswith("args.") else (trainer, place)
         setattr(owner, name, value)
 
-    trainer = make(tiny_path, tmp_path)
-    change(trainer)
-    with refused(ConfigError, *named):
-        trainer.train()
-    if make is not short:  # trainers on rows look once, when training starts
-        return
-
     class Change(TrainerCallback):
         def on_step_begin(self, args, state, control, **kwargs):
             change(trainer)
 
-    trainer = short(tiny_path, tmp_path)
-    trainer.add_callback(Change())
-    with refused(ConfigError, *named):
-        trainer.train()
-    assert trainer.state.global_step == 0
+    # Trainers on rows look once, when training starts.
+    for by_callback in (False, True) if make is short else (False,):
+        trainer = make(tiny_path, tmp_path)
+        trainer.add_callback(Change()) if by_callback else change(trainer)
+        with refused(ConfigError, *named):
+            trainer.train()
+        assert trainer.state.global_step == 0
 
 
 @pytest.mark.parametrize("options", [{}, {"beta": 0.1}, {"loss_type": "vespo"}], ids=["plain", "kl", "vespo"])
@@ -145,7 +134,9 @@ def test_a_log_of_steps_without_a_signal_holds_no_empty_figure(options, tiny_pat
 
 @pytest.mark.parametrize("reward", [0.0, None, "length"])
 def test_a_run_in_which_no_reward_differed_says_that_nothing_was_learned(reward, tiny_path, tmp_path, capsys):
-    equal = lambda prompts, completions, **_: [reward] * len(completions)  # noqa: E731
+    def equal(prompts, completions, **_):
+        return [reward] * len(completions)
+
     given = length_reward if reward == "length" else equal
     with pytest.warns(UserWarning) if reward is None else contextlib.nullcontext():
         short(tiny_path, tmp_path, given, max_steps=2, prompt_prune_rate="auto").train()
@@ -155,15 +146,11 @@ def test_a_run_in_which_no_reward_differed_says_that_nothing_was_learned(reward,
     assert reward == "length" or ("in use" not in told and "auto dropped" not in told)
 
 
-def test_arguments_that_are_read_when_they_are_used_may_change(tiny_path, tmp_path):
+def test_arguments_that_are_read_when_they_are_used_may_change_and_names_of_ours_may_not(tiny_path, tmp_path):
     trainer = short(tiny_path, tmp_path)
     trainer.args.learning_rate, trainer.args.max_tokens_per_row, trainer.args.max_steps = 0.5, 64, 1
     trainer.train()
     assert trainer.state.global_step == 1
-
-
-def test_a_subclass_that_takes_a_name_of_ours_is_told_to_take_another(tiny_path, tmp_path):
-    trainer = short(tiny_path, tmp_path)
     trainer.session = "mine"
     with refused(ConfigError, "trainer.session", "'mine'", "self.my_session = "):
         trainer.train()
@@ -201,10 +188,9 @@ def test_fields_are_checked_unless_they_are_off():
 
 def test_a_run_that_goes_on_within_a_generation_writes_no_empty_table(tiny_path, tmp_path):
     """TRL rolls out again there, and has completions to show; these were shown before the checkpoint."""
-    settings = dict(num_iterations=2, save_strategy="steps", save_steps=1, log_completions=True)
-    short(tiny_path, tmp_path, **settings, max_steps=5).train()
-    for path in (tmp_path / "completions").glob("*.parquet"):
-        path.unlink()
-    short(tiny_path, tmp_path, **settings, max_steps=5).train(str(tmp_path / "checkpoint-3"))
+    settings = dict(num_iterations=2, save_strategy="steps", save_steps=1, log_completions=True, max_steps=5)
+    short(tiny_path, tmp_path, **settings).train()
+    shutil.rmtree(tmp_path / "completions")
+    short(tiny_path, tmp_path, **settings).train(str(tmp_path / "checkpoint-3"))
     tables = {path.stem[-1]: len(pd.read_parquet(path)) for path in (tmp_path / "completions").glob("*.parquet")}
     assert set(tables) == {"5"} and all(tables.values())
