@@ -65,32 +65,34 @@ def test_a_process_resumes_and_a_run_that_failed_leaves_the_folder_free(tiny_pat
     assert again.state.global_step == 2 and "taken over" not in capsys.readouterr().out
 
 
-def test_a_lock_that_the_process_holds_already_is_enough_and_stays(tiny_path, tmp_path):
+def test_a_lock_that_the_process_holds_already_is_enough_and_stays_but_not_for_another_thread(
+    tiny_path, tmp_path, monkeypatch
+):
     """As ``dppo train`` does, from before the model is loaded."""
-    with sole_writer_of(tmp_path):
-        on_prompts(tiny_path, tmp_path).train()
-        assert (tmp_path / WRITER_FILE).exists()
-    assert not (tmp_path / WRITER_FILE).exists()
-
-
-def test_another_thread_is_another_writer(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "PATIENCE", 0.1)
 
     def enter():
         with sole_writer_of(tmp_path):
             pass
 
-    refusal = refused(ConfigError, f"process {os.getpid()} on")
-    with sole_writer_of(tmp_path), ThreadPoolExecutor() as threads, refusal:
-        threads.submit(enter).result()
+    with sole_writer_of(tmp_path):
+        on_prompts(tiny_path, tmp_path).train()
+        assert (tmp_path / WRITER_FILE).exists()
+        with ThreadPoolExecutor() as threads, refused(ConfigError, f"process {os.getpid()} on"):
+            threads.submit(enter).result()
+    assert not (tmp_path / WRITER_FILE).exists()
+
+
+def fails(number):
+    def failing(*given, **options):
+        raise OSError(number, os.strerror(number))
+
+    return failing
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.EACCES])
 def test_a_file_system_without_locks_is_said_and_any_other_failure_refused(number, tmp_path, monkeypatch):
-    def fails(*given, **options):
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(files.FileLock, "acquire", fails)
+    monkeypatch.setattr(files.FileLock, "acquire", fails(number))
     told, other = [], number == errno.EACCES
     with refused(ConfigError, os.strerror(number)) if other else nullcontext(), sole_writer_of(tmp_path, told.append):
         assert not (tmp_path / WRITER_FILE).exists()
@@ -98,14 +100,10 @@ def test_a_file_system_without_locks_is_said_and_any_other_failure_refused(numbe
 
 
 def test_a_note_that_is_damaged_or_cannot_be_written_stops_nobody(tmp_path, holder, monkeypatch):
-    (tmp_path / "out" / files.WRITER_FILE).write_text("{half")
+    (tmp_path / "out" / WRITER_FILE).write_text("{half")
     with refused(ConfigError, "another process"), sole_writer_of(tmp_path / "out"):
         pass
     holder.communicate("")
-
-    def full(*given, **options):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(files, "write_json", full)
+    monkeypatch.setattr(files, "write_json", fails(errno.ENOSPC))
     with sole_writer_of(tmp_path / "out"):
         pass
