@@ -25,6 +25,19 @@ DEVICE = os.environ.get("TEST_ON", "cpu")
 ON_CPU = DEVICE == "cpu"
 
 
+SIZE = dict(vocab_size=31, hidden_size=32, intermediate_size=32, num_hidden_layers=2, pad_token_id=0, eos_token_id=1)
+HEADS = dict(bos_token_id=None, num_attention_heads=4, num_key_value_heads=2)
+
+
+def enlarged(model):
+    """The model with large random weights."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(0, 0.3)
+    return model
+
+
 @pytest.fixture(scope="session")
 def tiny_path(tmp_path_factory):
     """A two-layer Qwen3 with a word tokenizer, saved to disk: TRL loads its reference model from there."""
@@ -36,26 +49,8 @@ def tiny_path(tmp_path_factory):
         tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>", padding_side="left"
     )
     torch.manual_seed(0)
-    model = Qwen3ForCausalLM(
-        Qwen3Config(
-            vocab_size=len(vocabulary),
-            hidden_size=32,
-            intermediate_size=64,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            head_dim=8,
-            tie_word_embeddings=True,
-            eos_token_id=1,
-            pad_token_id=0,
-            bos_token_id=None,
-        )
-    )
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.dim() > 1:
-                parameter.normal_(0, 0.3)
-    model.save_pretrained(path)
+    sizes = SIZE | HEADS | dict(head_dim=8, intermediate_size=64, tie_word_embeddings=True)
+    enlarged(Qwen3ForCausalLM(Qwen3Config(**sizes))).save_pretrained(path)
     fast.save_pretrained(path)
     return str(path)
 
@@ -152,14 +147,8 @@ LOG_ALL = {"log_metrics": "all"}
 CONFIG = dict(output_dir="unused", report_to=[], use_cpu=ON_CPU, bf16=False)
 """Settings of a configuration that is not run."""
 
-UNEVEN = dict(
-    reward=first_half_reward,
-    shuffle_dataset=False,
-    max_tokens_per_row=24,
-    loss_type="dapo",
-    num_iterations=2,
-    max_steps=2,
-)
+UNEVEN = dict(reward=first_half_reward, shuffle_dataset=False, max_tokens_per_row=24, loss_type="dapo")
+UNEVEN |= dict(num_iterations=2, max_steps=2)
 """A run of two steps in which the second of two ranks has nothing to train on."""
 ACCUMULATED = UNEVEN | {"gradient_accumulation_steps": 4, "max_tokens_per_row": 200, "num_iterations": 1}
 """The same in four calls of the loss, which need one forward pass."""
@@ -180,26 +169,16 @@ def two_generations(ranks: int = 1) -> dict:
 CUT = UNEVEN | {"loss_type": "dr_grpo", "completion_prune_rate": 0.0, "token_prune_rate": 0.4, "head_prune_rate": 0.3}
 """The same, with completions cut and tokens kept from the head."""
 
-
 SHARES = dict(
     prompt_prune_rate=0.5, loss_type="grpo", steps_per_generation=2, gradient_accumulation_steps=1, max_steps=6
 )
 """A run of two steps for each generation, with prompts of their own."""
 
-
 ROUNDS = dict(reward=first_half_reward, shuffle_dataset=False, prompts=10, accept_bias=True, max_steps=3)
 """A run in rounds: of ten problems the first four have groups of differing rewards."""
 
-
-SHARDED = dict(
-    prompt_prune_rate=0.5,
-    completion_prune_rate=0.5,
-    loss_type="grpo",
-    max_steps=4,
-    save_strategy="steps",
-    save_steps=2,
-    optim="adamw_torch",
-)
+SHARDED = dict(prompt_prune_rate=0.5, completion_prune_rate=0.5, loss_type="grpo", max_steps=4, optim="adamw_torch")
+SHARDED |= dict(save_strategy="steps", save_steps=2)
 """A run under FSDP2 that is compared with one process."""
 
 
@@ -229,14 +208,9 @@ class GradientRecorder(TrainerCallback):
         self.steps.append({n.replace("_orig_mod.", ""): g for n, g in names.items()})
 
 
-def weights(folder):
-    """Of the last checkpoint of a run."""
-    return load_file(latest_checkpoint(folder) / "model.safetensors")
-
-
 def alike(*folders) -> bool:
     """Whether the last checkpoints of two runs hold the same weights, bit for bit."""
-    a, b = map(weights, folders)
+    a, b = (load_file(latest_checkpoint(folder) / "model.safetensors") for folder in folders)
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 

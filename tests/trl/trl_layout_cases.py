@@ -1,7 +1,7 @@
 """Tiny models that rows serve and that they cannot, and the ways in which rows can be wrong."""
 
 import torch
-from tiny_runs import ON_CPU, scripted
+from tiny_runs import HEADS, ON_CPU, SIZE, enlarged, scripted
 from transformers import (
     AttentionInterface,
     AutoTokenizer,
@@ -20,11 +20,14 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from dppo.packing.attention import ROWS, rows_attention
 
-SIZE = dict(vocab_size=31, hidden_size=32, intermediate_size=32, num_hidden_layers=2, pad_token_id=0, eos_token_id=1)
-HEADS = dict(bos_token_id=None, num_attention_heads=4, num_key_value_heads=2)
 ROTARY = {"rope_type": "default", "rope_theta": 1e4}
 POSITIONS = 20
 """Of models that have few: more than any one sequence below has, fewer than a row."""
+
+
+def of(model, config, **sizes):
+    """Makes a tiny model."""
+    return lambda: model(config(**SIZE | HEADS | {"head_dim": 8} | sizes))
 
 
 def gpt2():
@@ -32,36 +35,16 @@ def gpt2():
     return GPT2LMHeadModel(GPT2Config(**size, bos_token_id=None, attn_pdrop=0.0, resid_pdrop=0.0, embd_pdrop=0.0))
 
 
-def mixture():
-    experts = dict(moe_intermediate_size=16, num_experts=4, num_experts_per_tok=2)
-    return Qwen3MoeForCausalLM(Qwen3MoeConfig(**SIZE, **HEADS, head_dim=8, **experts))
-
-
+WINDOWS = dict(sliding_window=4, layer_types=["sliding_attention", "full_attention"])
+SINKS = dict(num_local_experts=2, num_experts_per_tok=1, rope_parameters=ROTARY)
+mixture = of(Qwen3MoeForCausalLM, Qwen3MoeConfig, moe_intermediate_size=16, num_experts=4, num_experts_per_tok=2)
 SERVED = {
     "mixture of experts": mixture,
-    "sliding window": lambda: Gemma3ForCausalLM(
-        Gemma3TextConfig(
-            **SIZE, **HEADS, head_dim=8, sliding_window=4, layer_types=["sliding_attention", "full_attention"]
-        )
-    ),
-    "few rotary positions": lambda: Qwen3ForCausalLM(
-        Qwen3Config(**SIZE, **HEADS, head_dim=8, max_position_embeddings=POSITIONS)
-    ),
+    "sliding window": of(Gemma3ForCausalLM, Gemma3TextConfig, **WINDOWS),
+    "few rotary positions": of(Qwen3ForCausalLM, Qwen3Config, max_position_embeddings=POSITIONS),
     "few learned positions": gpt2,
 }
-UNSERVED = {
-    "it has attention sinks": lambda: GptOssForCausalLM(
-        GptOssConfig(**SIZE, **HEADS, head_dim=8, num_local_experts=2, num_experts_per_tok=1, rope_parameters=ROTARY)
-    )
-}
-
-
-def enlarged(model):
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.dim() > 1:
-                parameter.normal_(0, 0.3)
-    return model
+UNSERVED = {"it has attention sinks": of(GptOssForCausalLM, GptOssConfig, **SINKS)}
 
 
 def written(model, tiny_path, folder):
@@ -71,7 +54,7 @@ def written(model, tiny_path, folder):
 
 
 def saved(model, tiny_path, folder):
-    """The model with large random weights, on disk beside the tiny tokenizer."""
+    """With large random weights, on disk beside the tiny tokenizer."""
     torch.manual_seed(0)
     return written(enlarged(model), tiny_path, folder)
 
@@ -82,20 +65,15 @@ def same_length(prompts, trainer):
     return output | {"prompt_ids": [(ids * 2)[:4] for ids in output["prompt_ids"]]}
 
 
-def ignores_segments(module, query, key, value, mask, *, row_segments=None, row_kernel=None, **kwargs):
-    """The row as one sequence."""
-    mask = None if row_segments is not None else mask
-    return sdpa_attention_forward(module, query, key, value, mask, **kwargs)
-
-
-def drops_arguments(module, query, key, value, mask, *, row_segments=None, row_kernel=None, **kwargs):
-    """As if transformers no longer passed on keyword arguments that it does not know."""
-    return rows_attention(module, query, key, value, mask, **kwargs)
-
-
 def broken(name, monkeypatch):
-    function = {"segments ignored": ignores_segments, "arguments dropped": drops_arguments}[name]
-    monkeypatch.setitem(AttentionInterface._global_mapping, ROWS, function)
+    """The row as one sequence, or as if transformers no longer passed on keyword arguments that it does not know."""
+
+    def attend(module, query, key, value, mask, *, row_segments=None, row_kernel=None, **kwargs):
+        if name == "arguments dropped":
+            return rows_attention(module, query, key, value, mask, **kwargs)
+        return sdpa_attention_forward(module, query, key, value, None if row_segments is not None else mask, **kwargs)
+
+    monkeypatch.setitem(AttentionInterface._global_mapping, ROWS, attend)
 
 
 BROKEN = {
