@@ -25,46 +25,23 @@ from dppo.trl.grpo.rollouts import gathered_order
 
 
 def part_of_script(part):
-    """A fixture with the folder of what a part of ``two_ranks.py`` wrote."""
+    """A fixture with the folder of what a part of ``two_ranks.py`` wrote, and its results."""
 
     @pytest.fixture(scope="module")
-    def folder(tiny_path, tmp_path_factory):
+    def ran(tiny_path, tmp_path_factory):
         folder = tmp_path_factory.mktemp(part)
         two_processes("two_ranks.py", tiny_path, str(folder), part)
-        return folder
+        return folder, json.loads((folder / f"{part}.json").read_text())
 
-    return folder
-
-
-folder, further = part_of_script("often"), part_of_script("further")
+    return ran
 
 
-@pytest.fixture(scope="module")
-def results(folder):
-    return json.loads((folder / "often.json").read_text())
+often, further = part_of_script("often"), part_of_script("further")
 
 
-@pytest.fixture(scope="module")
-def more(further):
-    return json.loads((further / "further.json").read_text())
-
-
-def test_two_ranks(results):
-    assert results["dapo"] < 1e-5 and results["grpo"] < 1e-5
-    assert results["apart"] == 0.0 and results["steps_without_rows"] == 2
-    assert results["kept"][0] > 0
-
-
-@pytest.mark.slow
-def test_what_ranks_decide_together(more):
-    assert more["high entropies"] < 1e-5, "a threshold is over the tokens of both"
-    assert more["odd"][-1] == 4 / 6 and more["odd_apart"] == 0.0, "three of six groups are nine rows on two ranks"
-    assert more["auto apart"] == 0.0 and more["auto rates"][:2] == [0.0, 0.0] and min(more["auto rates"][2:]) > 0
-    assert more["auto resumed"]["alike"] and min(more["auto resumed"]["kept"]) < 1
-    uneven, single = more["uneven groups"], more["groups of one"]
-    assert more["ranks expect alike"] and uneven["apart"] == single["apart"] == 0.0, "the same history"
-    assert sum(uneven["sizes"]) == 18 and len(set(uneven["sizes"])) > 1, "equal numbers of completions on each"
-    assert len(single["rows"]) == 6 and single["sizes"] is None
+def series(found, name):
+    """A figure wherever a run logged it."""
+    return [row[name] for row in found["logged"] if name in row]
 
 
 def of_ranks(folder, name):
@@ -80,77 +57,106 @@ def as_alone(folder, name, path, tmp_path, **options):
     return [max(relative_difference(*pair) for pair in each) for each in pairs], trainer
 
 
-@pytest.mark.parametrize("dealing", ["over_ranks", "at_home"])
-def test_ranks_with_other_rows_have_the_gradient_of_one_process(dealing, results, folder, tiny_path, tmp_path):
+def test_two_ranks(often):
+    _, found = often
+    assert found["dapo"] < 1e-5 and found["grpo"] < 1e-5
+    assert found["pruned"]["apart"] == 0.0 and found["no rows"]["steps"] == 2
+    assert series(found["pruned"], "prune/kept_share")[0] > 0
+
+
+@pytest.mark.slow
+def test_what_ranks_decide_together(further):
+    _, found = further
+    assert found["high entropies"] < 1e-5, "a threshold is over the tokens of both"
+    odd, auto, uneven, single = (found[name] for name in ("odd", "auto", "uneven groups", "groups of one"))
+    assert all(each["apart"] == 0.0 for each in (odd, auto, uneven, single))
+    assert series(odd, "prune/prompts_kept_share")[-1] == 4 / 6, "three of six groups are nine rows on two ranks"
+    rates = series(auto, "prune/prompt_rate")
+    assert rates[:2] == [0.0, 0.0] and min(rates[2:]) > 0
+    assert found["auto resumed"]["alike"] and min(found["auto resumed"]["kept"]) < 1
+    assert uneven["agreed"] and single["agreed"] and uneven["expected"] and single["expected"], "the same history"
+    assert sum(uneven["sizes"]) == 18 and len(set(uneven["sizes"])) > 1, "equal numbers of completions on each"
+    assert len(single["rows"]) == 6 and single["sizes"] is None
+
+
+@pytest.mark.parametrize("dealing", ["over ranks", "at home"])
+def test_ranks_with_other_rows_have_the_gradient_of_one_process(dealing, often, tiny_path, tmp_path):
     """Rows of the first rank are dealt to both; left at home, the second has none and runs one pass a step for it."""
-    name = f"uneven {dealing}"
-    first, second = results[name]
+    folder, found = often
+    first, second = found[dealing]["forwarded"]
     assert all(weights for _, weights in first)
     assert sum(gradient for gradient, _ in first) >= 2 and sum(not gradient for gradient, _ in first) >= 1
-    assert all(weights for _, weights in second) if dealing == "over_ranks" else second == [[True, False]] * 2
+    assert all(weights for _, weights in second) if dealing == "over ranks" else second == [[True, False]] * 2
     options = UNEVEN | {"completion_prune_rate": 0.5}
-    assert max(as_alone(folder, name, tiny_path, tmp_path, **options)[0]) < TOLERANCE
+    assert max(as_alone(folder, dealing, tiny_path, tmp_path, **options)[0]) < TOLERANCE
 
 
-def test_only_the_last_call_needs_a_pass_on_every_rank(results, folder, tiny_path, tmp_path):
+def test_only_the_last_call_needs_a_pass_on_every_rank(often, tiny_path, tmp_path):
     """The wrong twin has its work in the first calls, in which nothing is synchronized."""
-    assert results["last calls"] == [[[True, True]] * 2, [[True, False]] * 2]
+    folder, found = often
+    assert found["last calls"]["forwarded"] == [[[True, True]] * 2, [[True, False]] * 2]
     options = ACCUMULATED | {"per_device_train_batch_size": 2 * GENERATIONS}
     assert max(as_alone(folder, "last calls", tiny_path, tmp_path, **options)[0]) < TOLERANCE
     assert min(as_alone(folder, "first calls", tiny_path, tmp_path, **options)[0]) > 0.1
 
 
 @pytest.mark.slow
-def test_earlier_generations_of_a_step_are_synchronized_by_an_empty_one(more, further, tiny_path, tmp_path):
-    assert more["two generations"][0].count([True, False]) == more["two generations"][1].count([True, False]) == 2
-    assert max(as_alone(further, "two generations", tiny_path, tmp_path, **two_generations())[0]) < TOLERANCE
+def test_earlier_generations_of_a_step_are_synchronized_by_an_empty_one(further, tiny_path, tmp_path):
+    folder, found = further
+    assert [each.count([True, False]) for each in found["two generations"]["forwarded"]] == [2, 2]
+    assert max(as_alone(folder, "two generations", tiny_path, tmp_path, **two_generations())[0]) < TOLERANCE
 
 
 @pytest.mark.slow
-def test_what_is_cut_on_two_ranks_is_what_is_cut_on_one(more, further, tiny_path, tmp_path):
-    apart, trainer = as_alone(further, "tokens", tiny_path, tmp_path, **CUT)
-    assert max(apart) < TOLERANCE and more["tokens trained on"] == logged(trainer, "prune/tokens_trained")
+def test_what_is_cut_on_two_ranks_is_what_is_cut_on_one(further, tiny_path, tmp_path):
+    folder, found = further
+    apart, trainer = as_alone(folder, "tokens", tiny_path, tmp_path, **CUT)
+    assert max(apart) < TOLERANCE
+    assert series(found["tokens"], "prune/tokens_trained") == logged(trainer, "prune/tokens_trained")
     uncut = UNEVEN | {"loss_type": "dr_grpo", "completion_prune_rate": 0.0}
-    assert min(as_alone(further, "tokens", tiny_path, tmp_path, **uncut)[0]) > 0.01, "the wrong twin"
+    assert min(as_alone(folder, "tokens", tiny_path, tmp_path, **uncut)[0]) > 0.01, "the wrong twin"
 
 
 @pytest.mark.slow
 def test_prompts_drawn_for_each_share_are_the_same_on_two_ranks(further, tiny_path, tmp_path):
     """Not so where completions are dealt, which every process does by itself."""
+    folder, _ = further
     options = SHARES | {"per_device_train_batch_size": 4 * GENERATIONS}
-    assert max(as_alone(further, "shares", tiny_path, tmp_path, **options)[0]) < 10 * TOLERANCE
-    for steps in of_ranks(further, "shares"):
+    assert max(as_alone(folder, "shares", tiny_path, tmp_path, **options)[0]) < 10 * TOLERANCE
+    for steps in of_ranks(folder, "shares"):
         assert relative_difference(*steps[-2:]) > 0.1, "steps of one generation"
 
 
 @pytest.mark.slow
-def test_ranks_agree_on_rounds(more, further, tiny_path, tmp_path):
+def test_ranks_agree_on_rounds(further, tiny_path, tmp_path):
     """What a step is made of is the same on both ranks, and the same as in one process where rounds are as large."""
-    for method in ("dapo", "greso"):
-        assert more[f"{method} apart"] == 0.0 and max(more[f"{method} rounds"]) > 1
-        assert len(more[f"{method} rows"]) % 2 == 0
+    folder, found = further
+    for method in (found["dapo"], found["greso"]):
+        assert method["apart"] == 0.0 and method["agreed"] and max(series(method, "rollout/rounds")) > 1
+        assert len(method["rows"]) % 2 == 0
     options = ROUNDS | {"method": "dapo", "loss_type": "dapo", "per_device_train_batch_size": 4 * GENERATIONS}
-    apart, trainer = as_alone(further, "dapo", tiny_path, tmp_path, **options)
+    apart, trainer = as_alone(folder, "dapo", tiny_path, tmp_path, **options)
     rows = trainer.in_use.plan.prompts.row_Q
     order = gathered_order([4] * (len(rows) // 4), 2)
-    assert more["dapo rows"] == rows[order].tolist(), "ranks hold whole groups of each round"
+    assert found["dapo"]["rows"] == rows[order].tolist(), "ranks hold whole groups of each round"
     assert max(apart) < TOLERANCE
 
 
 @pytest.mark.slow
 def test_two_ranks_write_one_record(further):
     """Counts of both ranks, files of the first."""
-    rolled_out = {}
+    (folder, _), rolled_out = further, {}
     for name in ("dppo", "trl"):
-        seen = [json.loads((further / f"{name}_{rank}.json").read_text()) for rank in range(2)]
-        totals = lines(further / name, "metrics.jsonl")[-1]
+        seen = [json.loads((folder / f"{name}_{rank}.json").read_text()) for rank in range(2)]
+        totals = lines(folder / name, "metrics.jsonl")[-1]
         rolled_out[name] = sum(rank["rollouts"] for rank in seen)
         assert totals["total/rollouts"] == rolled_out[name] > 0
         assert totals["total/rollout_tokens"] == sum(rank["tokens"] for rank in seen)
         assert totals["total/tokens_trained"] == seen[0]["trained"] == seen[1]["trained"] > 0
-        assert run_file(further / name)["environment"]["processes"] == 2
-    assert [record["step"] for record in lines(further / "dppo", "prompts.jsonl")] == [1, 2, 3]
-    for record in lines(further / "dppo", "prompts.jsonl"):
+        assert run_file(folder / name)["environment"]["processes"] == 2
+    records = lines(folder / "dppo", "prompts.jsonl")
+    assert [record["step"] for record in records] == [1, 2, 3]
+    for record in records:
         assert sum(record["rolled_out"]) * 4 <= rolled_out["dppo"]
         assert [len(rewards) > 0 for rewards in record["rewards"]] == record["rolled_out"]
 
@@ -168,12 +174,12 @@ def alone_and_together(kind, folder, path, tmp_path):
 @pytest.mark.slow
 def test_what_ranks_do_not_share_trains_as_one_process_does(kind, further, tiny_path, tmp_path):
     """Rows of a stream, and of a router loss, stay with the rank that loaded them."""
-    _, two, apart = alone_and_together(kind, further, tiny_path, tmp_path)
+    _, two, apart = alone_and_together(kind, further[0], tiny_path, tmp_path)
     assert two["apart"] == 0.0 and apart < 1e-4
 
 
 @pytest.mark.parametrize(("kind", "of_scores", "of_weights"), [("uneven", 1e-3, 1e-4), ("pairs", 1e-2, 1e-3)])
-def test_trainers_on_rows_train_as_one_process_does(kind, of_scores, of_weights, folder, tiny_path, tmp_path):
-    one, two, apart = alone_and_together(kind, folder, tiny_path, tmp_path)
+def test_trainers_on_rows_train_as_one_process_does(kind, of_scores, of_weights, often, tiny_path, tmp_path):
+    one, two, apart = alone_and_together(kind, often[0], tiny_path, tmp_path)
     assert two["processes"] == 2 and two["apart"] == 0.0 and two["resumed alike"]
     assert two["scores"] == pytest.approx(one.source.scores.score.tolist(), rel=of_scores) and apart < of_weights
