@@ -37,14 +37,8 @@ def flat_for_odd_answers(reward):
     return rewards
 
 
-ROUNDS = dict(
-    accept_bias=True,
-    reward=[flat_for_odd_answers(length_reward), flat_for_odd_answers(halves)],
-    prompts=32,
-    seed=5,
-    per_device_train_batch_size=4 * GENERATIONS,
-    prompt_prune_rate=0.0,
-)
+ROUNDS = dict(accept_bias=True, prompts=32, seed=5, per_device_train_batch_size=4 * GENERATIONS, prompt_prune_rate=0.0)
+ROUNDS |= dict(reward=[flat_for_odd_answers(length_reward), flat_for_odd_answers(halves)])
 CASES = {
     "dppo": dict(method="dppo", completion_score="length"),
     "by uncertainty": dict(method="dppo", completion_score="uncertainty", loss_type="dr_grpo"),
@@ -83,32 +77,34 @@ def trained(request, tiny_path, tmp_path_factory):
 
 def subject_of(plan: StepPlan, trainer: DPPOTrainer) -> Subject:
     """The candidates of a step as a subject: those that were not rolled out have rewards that nothing may look at."""
-    keep_P = plan.prompts.draw.keep_N
-    keep_N = keep_P.repeat_interleave(GENERATIONS)
-    reward_NF = torch.full((len(keep_N), 2), 7.0, dtype=torch.float64)
-    reward_NF[keep_N] = plan.rewards.reward_NF.double()
-    tokens_N = torch.ones(len(keep_N), dtype=torch.int64)
-    tokens_N[keep_N] = plan.completions.tokens_N
-    uncertainty_N = torch.zeros(len(keep_N), dtype=plan.completions.uncertainty_N.dtype)
-    uncertainty_N[keep_N] = plan.completions.uncertainty_N
-    group_N = torch.arange(len(keep_N)) // GENERATIONS
-    rewards = Rewards(reward_NF=reward_NF, group_N=group_N, weight_F=plan.rewards.weight_F)
+    prompts = plan.prompts
+    keep_N = prompts.draw.keep_N.repeat_interleave(GENERATIONS)
+
+    def spread(value_R, unknown):
+        value_N = torch.full((len(keep_N), *value_R.shape[1:]), unknown, dtype=value_R.dtype)
+        value_N[keep_N] = value_R
+        return value_N
+
+    rewards = Rewards(
+        reward_NF=spread(plan.rewards.reward_NF.double(), 7.0),
+        group_N=torch.arange(len(keep_N)) // GENERATIONS,
+        weight_F=plan.rewards.weight_F,
+    )
     # Of the second generation all prompts are new too, so none is skipped.
-    assert trainer.method.rounds is None or (plan.prompts.draw.prob_N == 1).all()
-    earlier = Rewards.of_groups(torch.eye(GENERATIONS)[:1].repeat(plan.prompts.draw.keep_N.numel(), 1))
+    assert trainer.method.rounds is None or (prompts.draw.prob_N == 1).all()
     missing = dict.fromkeys(("model", "tokenizer", "gram_NN"))
     return Subject(
         **missing,
         title="",
         notes=(),
         prompt_tokens=(),
-        completion_tokens=tuple([1] * n for n in tokens_N.tolist()),
+        completion_tokens=tuple([1] * n for n in spread(plan.completions.tokens_N, 1).tolist()),
         rewards=rewards,
         context=NOTHING_KNOWN,
-        earlier_rewards=earlier,
+        earlier_rewards=Rewards.of_groups(torch.eye(GENERATIONS)[:1].repeat(len(prompts.draw.keep_N), 1)),
         wanted=trainer.session.source.prompts,
-        uncertainty_N=uncertainty_N,
-        candidates=plan.prompts.candidates,
+        uncertainty_N=spread(plan.completions.uncertainty_N, 0.0),
+        candidates=prompts.candidates,
         earlier_tokens=(),
         max_tokens=trainer.args.max_completion_length,
         temperature=1.0,
@@ -119,11 +115,10 @@ def subject_of(plan: StepPlan, trainer: DPPOTrainer) -> Subject:
 @pytest.mark.parametrize("number", [0, 1], ids=["first generation", "pruned prompts"])
 def test_the_demo_plans_what_the_trainer_plans(number, trained):
     trainer, plans = trained
-    plan, rollout = plans[number]
-    longest = trainer.args.max_completion_length
-    session = Session(trainer.method, seed=trainer.args.seed, generations=GENERATIONS, max_tokens=longest)
-    session.number, known = number, plan.prompts.context
-    session.samples, session.others = known.samples, known.others
+    (plan, rollout), args = plans[number], trainer.args
+    session = Session(trainer.method, seed=args.seed, generations=GENERATIONS, max_tokens=args.max_completion_length)
+    known = plan.prompts.context
+    session.number, session.samples, session.others = number, known.samples, known.others
     loop = SimpleNamespace(session=session, live=None)
     mine = Loop._plan(loop, plan.prompts, rollout, replace(plan.rewards), done=0.0)
     assert torch.equal(mine.advantage_N, plan.advantage_N)
@@ -138,8 +133,7 @@ def test_what_is_proved_and_compared_is_what_is_trained(number, trained, monkeyp
     subject, seed = subject_of(plan, trainer), trainer.args.seed
     if number and trainer.method.beta:  # what the KL term weighed was learned from an optimizer step
         subject = replace(subject, context=replace(subject.context, others=plan.prompts.context.others))
-    streams = step_streams(seed, number)
-    keep_N = plan.prompts.draw.keep_N.repeat_interleave(GENERATIONS)
+    streams, keep_N = step_streams(seed, number), plan.prompts.draw.keep_N.repeat_interleave(GENERATIONS)
     expected_N = torch.zeros(len(keep_N), dtype=torch.float64)
     expected_N[keep_N] = plan.weight_UN[0]
 

@@ -34,13 +34,9 @@ def gradients(trainer_class, config_class, path, tmp_path, *, rollout=scripted, 
     recorder, prompts = GradientRecorder(), options.pop("prompts", 8)
     peft, data, processing_class = (options.pop(name, None) for name in ("peft", "data", "processing_class"))
     settings = SHORT | dict(
-        output_dir=str(tmp_path / trainer_class.__name__),
-        per_device_train_batch_size=prompts * GENERATIONS,
-        max_steps=1,
-        optim="sgd",
-        max_grad_norm=0.0,
-        gradient_checkpointing=False,
+        max_steps=1, optim="sgd", max_grad_norm=0.0, output_dir=str(tmp_path / trainer_class.__name__)
     )
+    settings |= {"per_device_train_batch_size": prompts * GENERATIONS}
     settings |= (LOG_ALL if config_class is DPPOConfig else {}) | options
     trainer = trainer_class(
         model=path,
@@ -70,15 +66,11 @@ OF_TRL = {}
 """Gradients of TRL's runs by their options: many tests compare other settings of ours with the same run."""
 
 
-def of_trl(path, tmp_path, options):
+def compare(path, tmp_path, ours=None, **options):
     key = (path, *((name, value if callable(value) else repr(value)) for name, value in sorted(options.items())))
     if key not in OF_TRL:
         OF_TRL[key], _ = trl_run(path, tmp_path, **options)
-    return OF_TRL[key]
-
-
-def compare(path, tmp_path, ours=None, **options):
-    stock = of_trl(path, tmp_path, options)
+    stock = OF_TRL[key]
     mine, trainer = dppo_run(path, tmp_path, **{"completion_prune_rate": 0.0, **(ours or {})}, **options)
     assert len(mine) == len(stock)
     return [relative_difference(a, b) for a, b in zip(mine, stock, strict=True)], trainer
