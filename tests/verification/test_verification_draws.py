@@ -136,17 +136,9 @@ REWARD_PG = torch.tensor(
 )
 
 
-def with_rewards(subject, reward_PG, **others):
-    return replace(subject, rewards=Rewards.of_groups(reward_PG), **others)
-
-
-def test_rounds_are_made_of_the_groups_that_count_over_their_own_tokens(subject):
-    found = draw(with_rewards(subject, REWARD_PG), DAPO, step_streams(0, 0))
-    used_N = torch.tensor([0, 0, 1, 1, 0, 1]).repeat_interleave(4)
-    assert found.weight_N.tolist() == used_N.tolist()
-    assert found.sizes.denominator == float((subject.tokens_N * used_N).sum()) < float(subject.tokens_N.sum())
-    nothing = draw(with_rewards(subject, REWARD_PG[:1].expand(6, 4)), DAPO, step_streams(0, 0))
-    assert nothing.weight_N.sum() == 0
+def test_rounds_in_which_no_group_counts_train_on_nothing(subject):
+    alike = Rewards.of_groups(torch.ones(6, 4))
+    assert draw(replace(subject, rewards=alike), DAPO, step_streams(0, 0)).weight_N.sum() == 0
 
 
 @pytest.mark.parametrize("wanted", [1, 2])
@@ -154,7 +146,8 @@ def test_rounds_are_made_of_the_groups_that_count_over_their_own_tokens(subject)
 def test_rounds_that_are_verified_are_those_of_training(subject, method, wanted):
     """Of the same prompts, with the same past: two coins each, the first groups that count, and as many rounds."""
     now_PG = REWARD_PG[[0, 2, 3, 1, 5, 2]]
-    known = with_rewards(subject, now_PG, earlier_rewards=Rewards.of_groups(REWARD_PG), wanted=wanted)
+    now, earlier = Rewards.of_groups(now_PG), Rewards.of_groups(REWARD_PG)
+    known = replace(subject, rewards=now, earlier_rewards=earlier, wanted=wanted)
     skipping, seen, history = method.rounds.skipping, [], PromptHistory(np.arange(6, dtype=np.uint64))
     if skipping is not None:
         kind_P, _ = skipping.learn(skipping.start(), known.earlier_rewards, epochs=0.0)
