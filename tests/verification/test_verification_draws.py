@@ -13,7 +13,7 @@ from dppo.context import NOTHING_KNOWN, StepContext
 from dppo.errors import ConfigError
 from dppo.methods import METHODS
 from dppo.methods.a_star_po import optimal_value
-from dppo.objective import BATCH_SCALED, DAPO_TOKENS, HISTORY_CENTRED, Tokens, history_advantages, weighted_sum
+from dppo.objective import DAPO_TOKENS, HISTORY_CENTRED, Tokens, history_advantages, weighted_sum
 from dppo.pruning import PromptHistory, PromptStream
 from dppo.rng import step_streams
 from dppo.types import Rewards
@@ -56,15 +56,6 @@ def test_the_full_batch_is_the_gradient_of_the_whole_loss(subject, method):
     assert float(full @ subject.gram_NN @ full) == pytest.approx(square, rel=1e-4)
 
 
-def test_statistics_and_counts_of_what_is_left_are_part_of_the_draw(subject):
-    """A batch's standard deviation and a token count move with the prompts rolled out: their error has no mean of 0."""
-    for change in ({"advantages": BATCH_SCALED}, {"normaliser": DAPO_TOKENS}):
-        method = replace(DPPO, **change).with_rates(prompt=0.5, completion=0.0)
-        exact = DPPO.with_rates(prompt=0.5, completion=0.0)
-        ratio = draw_errors(subject, method, 3, 0) / draw_errors(subject, exact, 3, 0)
-        assert len(set(ratio[ratio.isfinite()].round(decimals=6).tolist())) > 2
-
-
 HISTORY = [name for name, method in METHODS.items() if method.advantages.from_history]
 
 
@@ -81,20 +72,14 @@ def source_of(history, method, prompts, seed):
 
 
 @pytest.mark.parametrize("name", HISTORY)
-def test_advantages_of_a_draw_and_of_the_full_batch_are_against_the_history(subject, name):
-    expected = history_of(subject).expected(torch.arange(6), 1)
-    method = METHODS[name].with_rates(prompt=0.5, completion=0.0)
+def test_advantages_of_completions_are_against_the_history(subject, name):
+    expected, method = history_of(subject).expected(torch.arange(6), 1), METHODS[name]
     real_N = history_advantages(subject.rewards, StepContext(expected=expected))
     if method.advantages is not HISTORY_CENTRED:
         real_N = real_N / (expected.variance_QF.sum(1).sqrt() + 0.1).repeat_interleave(4)
     assert torch.allclose(subject.completions(method).advantage_N, real_N, rtol=0, atol=1e-12)
-    alone = replace(subject, context=NOTHING_KNOWN)  # the wrong twin: nothing expected, so siblings alone
-    drawn, blind = (draw(one, method, step_streams(0, 0)) for one in (subject, alone))
-    kept_N = drawn.weight_N > 0
-    assert 0 < kept_N.sum() < 24 and not (blind.weight_N[~kept_N] > 0).any(), "the same prompts"
-    assert torch.allclose(drawn.advantage_N[kept_N], real_N[kept_N], rtol=0, atol=1e-12)
-    assert (blind.advantage_N - real_N)[kept_N].abs().max() > 0.05
-    assert (full_batch(alone, method) - full_batch(subject, method)).abs().max() > 1e-3
+    alone = replace(subject, context=NOTHING_KNOWN)
+    assert (full_batch(alone, method) - full_batch(subject, method)).abs().max() > 1e-3, "the wrong twin: siblings"
 
 
 def test_what_is_expected_of_a_draw_is_what_training_would_expect(subject):
@@ -118,8 +103,6 @@ def test_a_value_from_before_is_what_advantages_are_against_and_goes_with_its_pr
     drawn = draw(subject, method, step_streams(0, 0))
     kept_N = drawn.weight_N > 0
     assert 0 < kept_N.sum() < 12 and torch.equal(drawn.advantage_N[kept_N], real_N[kept_N])
-    bias = estimate_bias(draw_errors(subject, method, 200, 0), subject.gram_NN, full_batch(subject, method))
-    assert bias.squared <= bias.bound(1e-4)
     with refused(ConfigError, "value"):
         draw(replace(subject, context=NOTHING_KNOWN), method, step_streams(0, 0))
 
