@@ -3,21 +3,11 @@
 import json
 
 import pytest
+import tiny_runs
 import torch
 from safetensors.torch import load_file
 from sft_two_ranks import RESUMED, RUNS, on_rows
-from tiny_runs import (
-    ACCUMULATED,
-    CUT,
-    GENERATIONS,
-    ROUNDS,
-    SHARES,
-    UNEVEN,
-    logged,
-    relative_difference,
-    two_generations,
-    two_processes,
-)
+from tiny_runs import GENERATIONS, logged, relative_difference, two_processes
 from trl_gradients import TOLERANCE, dppo_run
 from trl_recorder_runs import lines, run_file
 
@@ -87,7 +77,7 @@ def test_ranks_with_other_rows_have_the_gradient_of_one_process(dealing, often, 
     assert all(weights for _, weights in first)
     assert sum(gradient for gradient, _ in first) >= 2 and sum(not gradient for gradient, _ in first) >= 1
     assert all(weights for _, weights in second) if dealing == "over ranks" else second == [[True, False]] * 2
-    options = UNEVEN | {"completion_prune_rate": 0.5}
+    options = tiny_runs.UNEVEN | {"completion_prune_rate": 0.5}
     assert max(as_alone(folder, dealing, tiny_path, tmp_path, **options)[0]) < TOLERANCE
 
 
@@ -95,7 +85,7 @@ def test_only_the_last_call_needs_a_pass_on_every_rank(often, tiny_path, tmp_pat
     """The wrong twin has its work in the first calls, in which nothing is synchronized."""
     folder, found = often
     assert found["last calls"]["forwarded"] == [[[True, True]] * 2, [[True, False]] * 2]
-    options = ACCUMULATED | {"per_device_train_batch_size": 2 * GENERATIONS}
+    options = tiny_runs.ACCUMULATED | {"per_device_train_batch_size": 2 * GENERATIONS}
     assert max(as_alone(folder, "last calls", tiny_path, tmp_path, **options)[0]) < TOLERANCE
     assert min(as_alone(folder, "first calls", tiny_path, tmp_path, **options)[0]) > 0.1
 
@@ -104,16 +94,16 @@ def test_only_the_last_call_needs_a_pass_on_every_rank(often, tiny_path, tmp_pat
 def test_earlier_generations_of_a_step_are_synchronized_by_an_empty_one(further, tiny_path, tmp_path):
     folder, found = further
     assert [each.count([True, False]) for each in found["two generations"]["forwarded"]] == [2, 2]
-    assert max(as_alone(folder, "two generations", tiny_path, tmp_path, **two_generations())[0]) < TOLERANCE
+    assert max(as_alone(folder, "two generations", tiny_path, tmp_path, **tiny_runs.two_generations())[0]) < TOLERANCE
 
 
 @pytest.mark.slow
 def test_what_is_cut_on_two_ranks_is_what_is_cut_on_one(further, tiny_path, tmp_path):
     folder, found = further
-    apart, trainer = as_alone(folder, "tokens", tiny_path, tmp_path, **CUT)
+    apart, trainer = as_alone(folder, "tokens", tiny_path, tmp_path, **tiny_runs.CUT)
     assert max(apart) < TOLERANCE
     assert series(found["tokens"], "prune/tokens_trained") == logged(trainer, "prune/tokens_trained")
-    uncut = UNEVEN | {"loss_type": "dr_grpo", "completion_prune_rate": 0.0}
+    uncut = tiny_runs.UNEVEN | {"loss_type": "dr_grpo", "completion_prune_rate": 0.0}
     assert min(as_alone(folder, "tokens", tiny_path, tmp_path, **uncut)[0]) > 0.01, "the wrong twin"
 
 
@@ -121,7 +111,7 @@ def test_what_is_cut_on_two_ranks_is_what_is_cut_on_one(further, tiny_path, tmp_
 def test_prompts_drawn_for_each_share_are_the_same_on_two_ranks(further, tiny_path, tmp_path):
     """Not so where completions are dealt, which every process does by itself."""
     folder, _ = further
-    options = SHARES | {"per_device_train_batch_size": 4 * GENERATIONS}
+    options = tiny_runs.SHARES | {"per_device_train_batch_size": 4 * GENERATIONS}
     assert max(as_alone(folder, "shares", tiny_path, tmp_path, **options)[0]) < 10 * TOLERANCE
     for steps in of_ranks(folder, "shares"):
         assert relative_difference(*steps[-2:]) > 0.1, "steps of one generation"
@@ -134,7 +124,7 @@ def test_ranks_agree_on_rounds(further, tiny_path, tmp_path):
     for method in (found["dapo"], found["greso"]):
         assert method["apart"] == 0.0 and method["agreed"] and max(series(method, "rollout/rounds")) > 1
         assert len(method["rows"]) % 2 == 0
-    options = ROUNDS | {"method": "dapo", "loss_type": "dapo", "per_device_train_batch_size": 4 * GENERATIONS}
+    options = tiny_runs.ROUNDS | {"method": "dapo", "loss_type": "dapo", "per_device_train_batch_size": 4 * GENERATIONS}
     apart, trainer = as_alone(folder, "dapo", tiny_path, tmp_path, **options)
     rows = trainer.in_use.plan.prompts.row_Q
     order = gathered_order([4] * (len(rows) // 4), 2)

@@ -11,23 +11,12 @@ from unittest.mock import patch
 os.environ.update(TRL_EXPERIMENTAL_SILENCE="1", HF_HUB_OFFLINE="1")
 sys.path.insert(0, str(Path(__file__).parent))
 
+import tiny_runs
 import torch
 import torch.distributed as dist
 from killed_runs import auto
 from sft_two_ranks import RESUMED, RUNS, apart, run_on_rows
-from tiny_runs import (
-    ACCUMULATED,
-    CUT,
-    GENERATIONS,
-    ROUNDS,
-    SHARES,
-    UNEVEN,
-    first_half_reward,
-    logged,
-    relative_difference,
-    scripted,
-    two_generations,
-)
+from tiny_runs import GENERATIONS, first_half_reward, logged, relative_difference, scripted
 from trl_gradients import constant, dppo_run, trl_run
 from trl_recorder_runs import make
 
@@ -108,12 +97,12 @@ def often(path: str, folder: str) -> dict:
     rates = dict(prompt_prune_rate=0.5, completion_prune_rate=0.5, loss_type="grpo", max_steps=6)
     found["pruned"] = run("pruned", **rates)
     found["no rows"] = run("no rows", reward=constant, max_steps=2)
-    found["over ranks"] = run("over ranks", **UNEVEN, completion_prune_rate=0.5)
+    found["over ranks"] = run("over ranks", **tiny_runs.UNEVEN, completion_prune_rate=0.5)
     with patch.object(rollouts, "over_ranks", at_home):
-        found["at home"] = run("at home", **UNEVEN, completion_prune_rate=0.5)
-        found["last calls"] = run("last calls", **ACCUMULATED | EIGHTH)
+        found["at home"] = run("at home", **tiny_runs.UNEVEN, completion_prune_rate=0.5)
+        found["last calls"] = run("last calls", **tiny_runs.ACCUMULATED | EIGHTH)
         with patch.object(ForwardPasses, "calls", in_first_calls):
-            run("first calls", **ACCUMULATED | EIGHTH)
+            run("first calls", **tiny_runs.ACCUMULATED | EIGHTH)
     for kind in RESUMED:
         run_on_rows(path, Path(folder, kind), kind)
     return found
@@ -130,11 +119,11 @@ def further(path: str, folder: str) -> dict:
     found["auto"] = run("auto", reward=first_half_reward, **rates)
     found["auto resumed"] = auto_resumed(path, Path(folder, "auto"))
     with patch.object(rollouts, "over_ranks", at_home):
-        found["two generations"] = run("two generations", **two_generations(ranks=2))
-    found["tokens"] = run("tokens", **CUT)
-    found["shares"] = run("shares", **SHARES | QUARTER)
+        found["two generations"] = run("two generations", **tiny_runs.two_generations(ranks=2))
+    found["tokens"] = run("tokens", **tiny_runs.CUT)
+    found["shares"] = run("shares", **tiny_runs.SHARES | QUARTER)
     for method, loss_type in (("dapo", "dapo"), ("greso", "grpo")):
-        found[method] = run(method, method=method, loss_type=loss_type, **ROUNDS | QUARTER)
+        found[method] = run(method, method=method, loss_type=loss_type, **tiny_runs.ROUNDS | QUARTER)
     # The odd one of five groups of three: sizes by history, of which a rank may hold a part.
     few = dict(loss_type="grpo", max_steps=8, reward=first_half_reward)
     found["uneven groups"] = run("uneven groups", method="dppo_history_sizes", **odd | few)
