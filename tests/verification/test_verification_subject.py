@@ -38,16 +38,16 @@ def test_a_subject_keeps_real_rewards_and_needs_two_of_everything(subject):
         made([[1, 2]], lambda *_: torch.zeros(16, 1), SubjectSampling())
 
 
-@pytest.mark.parametrize("name", ["a_star_po", "dppo_a_star_po"])
-def test_a_method_with_values_remembers_by_them(subject, name):
-    """They are there before training; the wrong twin knows none, and ended ``dppo verify`` after all of its checks."""
-    assert bool((remembered(subject, METHODS[name]).signal_P > 0).any())
+DPPO = METHODS["dppo"]
+ROOTED = replace(DPPO.completions, score=lambda completions: advantage_with_uncertainty(completions).sqrt())
+REMEMBERED = {name: METHODS[name] for name in ("a_star_po", "dppo_a_star_po")}
+REMEMBERED["score of your own"] = replace(DPPO, completions=ROOTED)
 
 
-def test_a_score_of_your_own_may_look_at_uncertainty(subject):
-    dppo = METHODS["dppo"]
-    rooted = replace(dppo.completions, score=lambda completions: advantage_with_uncertainty(completions).sqrt())
-    assert bool((remembered(subject, replace(dppo, completions=rooted)).signal_P > 0).any())
+@pytest.mark.parametrize("method", REMEMBERED.values(), ids=REMEMBERED)
+def test_values_and_a_score_of_your_own_are_remembered(subject, method):
+    """Values are there before training; the wrong twin knows none, and ended ``dppo verify`` after its checks."""
+    assert bool((remembered(subject, method).signal_P > 0).any())
 
 
 def test_completions_are_sampled_from_the_policy_whatever_its_folder_says(subject, monkeypatch):
@@ -87,7 +87,7 @@ def test_what_is_remembered_is_the_size_of_the_earlier_gradients(subject, score)
     tokens_N = torch.tensor([len(tokens) for tokens in subject.earlier_tokens])
     history = PromptHistory(np.arange(6, dtype=np.uint64))
     history.update(torch.arange(6), subject.earlier_rewards, square_P.sqrt(), tokens_N, 0)
-    wanted, dppo = history.candidates(torch.arange(6), 1), METHODS["dppo"]
-    found = remembered(subject, replace(dppo, completions=replace(dppo.completions, score=score)))
+    wanted = history.candidates(torch.arange(6), 1)
+    found = remembered(subject, replace(DPPO, completions=replace(DPPO.completions, score=score)))
     assert torch.allclose(found.signal_P, wanted.signal_P, rtol=1e-5)
     assert torch.allclose(found.tokens_P, wanted.tokens_P) and bool(found.seen_P.all())
