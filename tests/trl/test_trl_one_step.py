@@ -115,9 +115,8 @@ def subject_of(plan: StepPlan, trainer: DPPOTrainer) -> Subject:
 @pytest.mark.parametrize("number", [0, 1], ids=["first generation", "pruned prompts"])
 def test_the_demo_plans_what_the_trainer_plans(number, trained):
     trainer, plans = trained
-    (plan, rollout), args = plans[number], trainer.args
+    (plan, rollout), args, known = plans[number], trainer.args, plans[number][0].prompts.context
     session = Session(trainer.method, seed=args.seed, generations=GENERATIONS, max_tokens=args.max_completion_length)
-    known = plan.prompts.context
     session.number, session.samples, session.others = number, known.samples, known.others
     loop = SimpleNamespace(session=session, live=None)
     mine = Loop._plan(loop, plan.prompts, rollout, replace(plan.rewards), done=0.0)

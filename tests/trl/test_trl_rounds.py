@@ -193,7 +193,7 @@ def test_a_run_that_reaches_the_limit_is_saved_before_it_stops(tiny_path, tmp_pa
 
 
 def test_without_checkpoints_the_error_says_that_nothing_was_saved(tiny_path, tmp_path):
-    with refused(RoundsError, "step 0", "10 rounds", "0 of 30"):
+    with refused(RoundsError, "step 0", "10 rounds", "0 of 30", "no checkpoint"):
         run(tiny_path, tmp_path, reward=constant)
 
 
