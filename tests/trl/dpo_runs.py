@@ -2,8 +2,8 @@
 
 import torch
 from datasets import Dataset
-from sft_runs import made
-from tiny_runs import LOG_ALL, WORDS
+from sft_runs import made, words
+from tiny_runs import LOG_ALL
 from transformers import AutoModelForCausalLM
 from trl import DPOConfig, DPOTrainer
 
@@ -11,29 +11,17 @@ from dppo.trl import DPPODPOConfig, DPPODPOTrainer
 from dppo.trl.rows.pairs import SERVED_LOSSES
 
 
-def words(start, count):
-    return " " + " ".join(WORDS[(start + j) % 28] for j in range(count))
-
-
 def pairs(count=10):
-    return Dataset.from_list(
-        [
-            {
-                "prompt": words(i, 2 + i % 4).strip(),
-                "chosen": words(3 * i, 1 + i % 5),
-                "rejected": words(5 * i + 1, 1 + (i + 2) % 4),
-            }
-            for i in range(count)
-        ]
-    )
+    answers = [(words(i, 2 + i % 4), words(3 * i, 1 + i % 5), words(5 * i + 1, 1 + (i + 2) % 4)) for i in range(count)]
+    return Dataset.from_list([{"prompt": each, "chosen": f" {a}", "rejected": f" {b}"} for each, a, b in answers])
 
 
-def compared(kind, config, path, folder, *, data=None, own=None, **options):
-    """A trainer with a reference that differs from the policy."""
+def compared(kind, config, path, folder, *, data=None, own=None, near=0.9, **options):
+    """A trainer with a reference that differs from the policy, by its weights times ``near``."""
     reference = AutoModelForCausalLM.from_pretrained(path)
     with torch.no_grad():
         for parameter in reference.parameters():
-            parameter.mul_(0.9)
+            parameter.mul_(near)
     own = {"ref_model": reference, **(own or {})}
     return made(kind, config, path, folder, data=pairs() if data is None else data, own=own, **{"beta": 0.5, **options})
 
@@ -46,14 +34,12 @@ def ours(path, folder, **options):
     return compared(DPPODPOTrainer, DPPODPOConfig, path, folder, **LOG_ALL | options)
 
 
-RPO = {"loss_type": ["sigmoid", "sft"], "loss_weights": [1.0, 0.3]}
-
-
 def by_length(prompts, completions, **_):
     """A reward model that likes short answers."""
     return [-float(len(text.split())) for text in completions]
 
 
+RPO = {"loss_type": ["sigmoid", "sft"], "loss_weights": [1.0, 0.3]}
 LOSSES = {name: {"loss_type": name} for name in SERVED_LOSSES} | {
     "exo_pair": {"loss_type": "exo_pair", "label_smoothing": 1e-3},
     "robust": {"loss_type": "robust", "label_smoothing": 0.2},
@@ -66,7 +52,3 @@ LOSSES = {name: {"loss_type": name} for name in SERVED_LOSSES} | {
     "wpo": {"use_weighting": True},
     "wpo, ipo": {"use_weighting": True, "loss_type": "ipo"},
 }
-PADDED = ("several", "ld_alpha", "wpo")
-"""Losses that look at more than sums over the answers: padding gives them what rows do."""
-PARTS = {"batches": ((1, 4, 7), (2,))}
-"""A step of two micro-batches of TRL's, of three pairs and of one."""

@@ -15,14 +15,15 @@ from dppo.trl import DPPOSFTConfig, DPPOSFTTrainer
 from dppo.verification.enumerate import every_way
 
 
+def words(start, count, step=1):
+    return " ".join(WORDS[(start + step * j) % 28] for j in range(count))
+
+
 def solutions(count=10, answers=1):
     """Prompts with completions of different lengths, each prompt as often as it has answers."""
     return Dataset.from_list(
         [
-            {
-                "prompt": " ".join(WORDS[j % 28] for j in range(i, i + 2 + i % 4)),
-                "completion": " " + " ".join(WORDS[(3 * i + 5 * j + k) % 28] for j in range(1 + (i + 2 * k) % 6)),
-            }
+            {"prompt": words(i, 2 + i % 4), "completion": " " + words(3 * i, 1 + (i + 2 * k) % 6, step=5)}
             for i in range(count)
             for k in range(answers)
         ]
@@ -34,20 +35,7 @@ def texts(count=10):
     return solutions(count).map(lambda row: {"text": row["prompt"] + row["completion"]}).select_columns(["text"])
 
 
-PACKED = {"packing": True, "max_length": 16, "per_device_train_batch_size": 2}
-OPTIONS = {
-    "bfd": {**PACKED, "data": solutions(20)},
-    "bfd_split": {**PACKED, "data": texts(20), "packing_strategy": "bfd_split", "max_length": 8},
-    "wrapped": {**PACKED, "data": texts(20), "packing_strategy": "wrapped", "max_length": 10},
-    "accumulated": {**PACKED, "data": solutions(20), "gradient_accumulation_steps": 2},
-    "evaluated": {**PACKED, "data": solutions(20), "own": {"eval_dataset": solutions(6)}, "eval_strategy": "epoch"},
-    "padding free": {"padding_free": True, "max_length": None},
-    "streamed": {"data": solutions().to_iterable_dataset()},
-    "streamed, accumulated": {"data": texts().to_iterable_dataset(), "gradient_accumulation_steps": 2},
-    "streamed, packed": {**PACKED, "data": texts(20).to_iterable_dataset()},
-    "streamed, wrapped": {**PACKED, "data": texts(20).to_iterable_dataset(), "packing_strategy": "wrapped"},
-}
-"""Options of supervised runs: packed, padding-free and streamed."""
+PACKED = {"packing": True, "max_length": 16, "per_device_train_batch_size": 2, "data": solutions(20)}
 
 
 def experts():
@@ -102,14 +90,14 @@ def compared(us, them, *, but=()):
     }
 
 
-def as_trl(theirs, mine, path, folder, *, only=None, **options):
-    """Ours and TRL's trainer after the same run with nothing dropped: gradients of every step and metrics are equal.
+def as_trl(kind, path, folder, *, only=None, **options):
+    """Our trainer and TRL's after the same run with nothing dropped: gradients of every step and metrics are equal.
 
-    ``only`` has options of ours, which come before those of both.
+    ``kind`` is the module with ``ours`` and ``stock``; ``only`` has options of ours, which come before those of both.
     """
     options = {"optim": "sgd", "learning_rate": 1e-3, **options}  # Adam makes a whole step of a gradient of rounding
-    wanted, them = trained(theirs, path, folder / "theirs", **options)
-    found, us = trained(mine, path, folder / "ours", **{"row_prune_rate": 0.0, **options, **(only or {})})
+    wanted, them = trained(kind.stock, path, folder / "theirs", **options)
+    found, us = trained(kind.ours, path, folder / "ours", **{"row_prune_rate": 0.0, **options, **(only or {})})
     assert len(found) == len(wanted) > 0
     assert max(relative_difference(*pair) for pair in zip(found, wanted, strict=True)) < 1e-5
     assert not (apart := compared(us, them)), apart

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from cases import one_in
-from sft_runs import compared, ours
+from sft_runs import compared
 from tiny_runs import logged
 from trl_gradients import dppo_run, split, trl_run
 
@@ -15,22 +15,6 @@ from dppo.trl import DPPOConfig
 from dppo.trl.grpo import rollouts
 from dppo.trl.metrics import LossMetrics
 from dppo.trl.rows.data import RowMetrics
-
-
-def test_seconds_of_a_step_on_rows_have_its_draw_in_them(tiny_path, tmp_path, monkeypatch):
-    """On a clock that moves in draws alone: they come before TRL's step, and must not make its rest negative."""
-    trainer, seconds = ours(tiny_path, tmp_path, max_steps=2), iter(range(10**6))
-    draw, now = trainer.source.draw, [0.0]
-    trainer.clock.now = lambda: now[0]
-
-    def timed(*args, **options):
-        now[0] += 1.0 + next(seconds)
-        return draw(*args, **options)
-
-    monkeypatch.setattr(trainer.source, "draw", timed)
-    trainer.train()
-    assert [logged(trainer, name) for name in ("time/prune", "time/other")] == [[1.0, 2.0], [0.0, 0.0]]
-
 
 LATER = dict(num_iterations=2, max_steps=2, learning_rate=0.3, loss_type="grpo")
 """A second step on each generation, whose ratios are not 1."""

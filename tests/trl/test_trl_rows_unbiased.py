@@ -5,63 +5,69 @@ from dataclasses import replace
 import dpo_runs as dpo
 import pytest
 import sft_runs as sft
-from cases import parameters
-from dpo_runs import LOSSES, PADDED, PARTS
-from sft_runs import OPTIONS, Fixed
-from tiny_runs import alike
+from sft_runs import PACKED, Fixed
 
+from dppo.methods import RowMethod
 from dppo.pruning import UNWEIGHTED
 
 STEP = dict(batches=((1, 4, 7), (2,), (0, 5)), row_prune_rate=0.6, gradient_accumulation_steps=3)
 STEP |= dict(per_device_train_batch_size=2, max_tokens_per_row=12)
 """A step of several unequal micro-batches, of which each may have several rows."""
 BY_LOSS = {"row_score": "loss", "row_prune_rate": 0.3}
-PACKED = OPTIONS["bfd"] | {"max_steps": 8, "batches": ((1, 3), (2, 0))}
+TOGETHER = PACKED | {"max_steps": 8, "batches": ((1, 3), (2, 0))}
 """What TRL has packed together stays or goes together."""
-OF_PAIRS = ("several", "ipo", "wpo", "ld_alpha")
+PARTS = {"batches": ((1, 4, 7), (2,))}
+"""A step of two micro-batches of TRL's, of three pairs and of one."""
 CASES = {
-    "sft": (sft.ours, {}),
-    "sft, infobatch": (sft.ours, {"method": "infobatch"}),
-    "sft, loss": (sft.ours, BY_LOSS),
-    "sft, unequal micro-batches": (sft.ours, {"batches": ((1, 4, 7), (2,)), "row_prune_rate": 0.6}),
-    "sft, accumulated": (sft.ours, STEP),
-    "sft, packed": (sft.ours, PACKED),
-    "sft, packed, loss": (sft.ours, PACKED | {"row_score": "loss"}),
-    "dpo": (dpo.ours, {}),
-    "dpo, margin weights": (dpo.ours, {"own": {"margin_reward": dpo.by_length}}),
-    "dpo, loss": (dpo.ours, BY_LOSS),
-    "dpo with sft": (dpo.ours, dpo.RPO),
-    "dpo with sft, in one row": (dpo.ours, STEP | dpo.RPO | {"max_tokens_per_row": None}),
-    "dpo, unequal micro-batches": (dpo.ours, PARTS),
-    "dpo, apo_zero, loss": (dpo.ours, PARTS | {"row_score": "loss", "loss_type": "apo_zero"}),
+    "sft": (sft, {}),
+    "sft, infobatch": (sft, {"method": "infobatch"}),
+    "sft, loss": (sft, BY_LOSS),
+    "sft, unequal micro-batches": (sft, PARTS | {"row_prune_rate": 0.6}),
+    "sft, accumulated": (sft, STEP),
+    "sft, packed": (sft, TOGETHER),
+    "sft, packed, loss": (sft, TOGETHER | {"row_score": "loss"}),
+    "dpo": (dpo, {}),
+    "dpo, margin weights": (dpo, {"own": {"margin_reward": dpo.by_length}}),
+    "dpo, loss": (dpo, BY_LOSS),
+    "dpo with sft": (dpo, dpo.RPO),
+    "dpo with sft, in one row": (dpo, STEP | dpo.RPO | {"max_tokens_per_row": None}),
+    "dpo, unequal micro-batches": (dpo, PARTS),
+    "dpo, apo_zero, loss": (dpo, PARTS | {"row_score": "loss", "loss_type": "apo_zero"}),
+    "dpo, ipo": (dpo, PARTS | {"loss_type": "ipo"}),
+    # Losses that look at more than sums over the answers.
     **{
-        f"dpo, {name}": (dpo.ours, PARTS | LOSSES[name] | {"layout": "padded" if name in PADDED else "rows"})
-        for name in OF_PAIRS
+        f"dpo, {name}, padded": (dpo, PARTS | dpo.LOSSES[name] | {"layout": "padded"})
+        for name in ("several", "wpo", "ld_alpha")
     },
 }
 
 
-@pytest.mark.parametrize(("ours", "options"), CASES.values(), ids=CASES)
-def test_the_expected_gradient_of_a_step_is_that_of_all_its_rows(ours, options, tiny_path, tmp_path, monkeypatch):
-    assert Fixed(ours, tiny_path, tmp_path, monkeypatch, **options).error() < 1e-5
+@pytest.mark.parametrize(("kind", "options"), CASES.values(), ids=CASES)
+def test_the_expected_gradient_of_a_step_is_that_of_all_its_rows(kind, options, tiny_path, tmp_path, monkeypatch):
+    assert Fixed(kind.ours, tiny_path, tmp_path, monkeypatch, **options).error() < 1e-5
 
 
-def test_a_mean_over_what_is_kept_is_caught(tiny_path, tmp_path, monkeypatch):
-    options = dict(method="infobatch_kept", accept_bias=True)
-    assert Fixed(sft.ours, tiny_path, tmp_path, monkeypatch, **options).error() > 0.05
+def unweighted(method):
+    return replace(method, rows=replace(method.rows, weighting=UNWEIGHTED))
 
 
-def test_a_mean_over_the_pairs_kept_is_caught(tiny_path, tmp_path, monkeypatch):
-    twin = Fixed(dpo.ours, tiny_path, tmp_path, monkeypatch, **dpo.RPO)
-    twin.trainer.source.method = replace(twin.trainer.method, over_kept=True)
-    assert twin.error() > 0.01
+def over_kept(method):
+    return replace(method, over_kept=True)
 
 
-def test_draws_that_are_not_weighted_are_caught(tiny_path, tmp_path, monkeypatch):
-    twin = Fixed(dpo.ours, tiny_path, tmp_path, monkeypatch)
-    method = twin.trainer.method
-    twin.trainer.source.method = replace(method, rows=replace(method.rows, weighting=UNWEIGHTED))
-    assert twin.error() > 0.05
+KEPT = dict(method="infobatch_kept", accept_bias=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong", "options", "error"),
+    [(sft, None, KEPT, 0.05), (dpo, over_kept, dpo.RPO, 0.01), (dpo, unweighted, {}, 0.05)],
+    ids=["a mean over the rows kept", "a mean over the pairs kept", "draws that are not weighted"],
+)
+def test_wrong_methods_are_caught(kind, wrong, options, error, tiny_path, tmp_path, monkeypatch):
+    twin = Fixed(kind.ours, tiny_path, tmp_path, monkeypatch, **options)
+    if wrong:
+        twin.trainer.source.method = wrong(twin.trainer.method)
+    assert twin.error() > error
 
 
 def test_a_denominator_of_each_micro_batch_is_caught(tiny_path, tmp_path, monkeypatch):
@@ -77,23 +83,9 @@ def test_a_denominator_of_each_micro_batch_is_caught(tiny_path, tmp_path, monkey
     assert twin.error() > 0.01
 
 
-RESUMED = {
-    "sft": (sft.ours, {}, 8),
-    "sft, infobatch": (sft.ours, {"method": "infobatch"}, 8),
-    "sft, accumulated": (sft.ours, {"gradient_accumulation_steps": 2, "per_device_train_batch_size": 2}, 8),
-    "dpo": (dpo.ours, {}, 7),
-}
-
-
-@pytest.mark.parametrize("case", parameters(RESUMED, ("sft", "sft, infobatch")))
-def test_resumed_is_bit_for_bit_the_run_that_was_not_stopped(case, tiny_path, tmp_path):
-    """From the middle of the first epoch, its end, and the middle of a pruned one."""
-    ours, options, steps = case
-    saving = dict(max_steps=steps, save_strategy="steps", save_steps=1, **options)
-    straight = ours(tiny_path, tmp_path / "a", **saving)
-    straight.train()
-    for stop in (2, 3, 5):
-        trainer = ours(tiny_path, tmp_path / f"from {stop}", **saving)
-        trainer.train(resume_from_checkpoint=str(tmp_path / "a" / f"checkpoint-{stop}"))
-        assert alike(tmp_path / "a", tmp_path / f"from {stop}"), stop
-        assert (trainer.source.scores.score == straight.source.scores.score).all()
+def test_a_mean_over_the_pairs_of_a_step_is_caught(tiny_path, tmp_path, monkeypatch):
+    """What trainers on pairs did before: TRL weighs the pair that is alone in its micro-batch three times as much."""
+    fixed = Fixed(dpo.ours, tiny_path, tmp_path, monkeypatch, row_prune_rate=0.0, **PARTS)
+    wanted, right = fixed.gradient(None), RowMethod.shares
+    monkeypatch.setattr(RowMethod, "shares", lambda self, draw, count_N, part_N: right(self, draw, count_N))
+    assert (fixed.gradient(None) - wanted).norm() > 0.1 * wanted.norm()
