@@ -1,19 +1,20 @@
 """Vision-language models: TRL's gradient, pictures of kept completions alone, and the expectation under every draw."""
 
 import copy
-from dataclasses import replace
+from functools import cache
 from types import SimpleNamespace
 
 import pytest
 import torch
 from datasets import Dataset, Features, Image, List, concatenate_datasets
 from peft import LoraConfig
-from tiny_pictures import mine, saved_model, seen_problems, stock, words_reward
+from refusals import refused
+from tiny_pictures import OF_RANKS, mine, seen_problems, stock, words_reward
 from tiny_runs import GENERATIONS, alike, relative_difference, two_processes
 from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VisionTransformerPretrainedModel
 from trl_gradients import TOLERANCE, full_and_mean
 
-from benchmarks.swap.pictures import KINDS, picture
+from benchmarks.swap.pictures import KINDS, picture, seeded
 from dppo.errors import ConfigError, DataError
 from dppo.trl.grpo import rollouts
 from dppo.trl.grpo.prompts import check_prompts, stream_and_history
@@ -23,10 +24,9 @@ from dppo.trl.served import unserved_models
 
 SEVERAL = {"max_tokens_per_row": 120}
 """Several forward passes a step, with and without pictures."""
-TWICE = dict(beta=0.2, num_iterations=2, max_steps=2, loss_type="grpo")
 CASES = {
     "qwen": ("qwen", {}),
-    "qwen, kl, second pass": ("qwen", TWICE),
+    "qwen, kl, second pass": ("qwen", dict(beta=0.2, num_iterations=2, max_steps=2, loss_type="grpo")),
     "qwen, accumulation": ("qwen", {"per_device_train_batch_size": 12, "gradient_accumulation_steps": 2}),
     "qwen, lora": ("qwen", {"beta": 0.1, "peft": lambda: LoraConfig(target_modules=["q_proj", "v_proj"])}),
     "qwen, checkpointing": ("qwen", {"gradient_checkpointing": True}),
@@ -37,12 +37,14 @@ CASES = {
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    found = {}
+    """The path of a tiny model on disk, and its processor, by its kind."""
 
+    @cache
     def get(kind):
-        if kind not in found:
-            found[kind] = saved_model(kind, tmp_path_factory.mktemp(kind))
-        return found[kind]
+        model, processor = seeded(kind)
+        path = tmp_path_factory.mktemp(kind)
+        model.save_pretrained(path)
+        return str(path), processor
 
     return get
 
@@ -55,35 +57,49 @@ def batches(monkeypatch):
     return found
 
 
-def differences(model, tmp_path, ours=SEVERAL, **options):
-    """Relative differences of gradients from TRL's by step, and our trainer."""
+def error(model, tmp_path, ours=SEVERAL, *, model_of_ours=None, **options):
+    """The largest relative difference of a step's gradient from TRL's, and our trainer."""
     expected, _ = stock(model, tmp_path, **options)
-    found, trainer = mine(model, tmp_path, **options | ours)
-    assert len(found) == len(expected)
-    return [relative_difference(a, b) for a, b in zip(found, expected, strict=True)], trainer
+    found, trainer = mine(model_of_ours or model, tmp_path, **options | ours)
+    return max(relative_difference(*pair) for pair in zip(found, expected, strict=True)), trainer
 
 
 @pytest.mark.parametrize(("kind", "options"), CASES.values(), ids=CASES)
 def test_gradient_equals_trl(kind, options, made, tmp_path, capsys):
-    found, trainer = differences(made(kind), tmp_path, **options)
-    assert max(found) < TOLERANCE
+    found, trainer = error(made(kind), tmp_path, **options)
+    assert found < TOLERANCE
     assert max(row.get("rows/forwards", 0) for row in trainer.state.log_history) > 1
     assert "layout: length-sorted padding (it is a vision-language model)" in capsys.readouterr().out
 
 
+def test_a_tokenizer_that_pads_on_the_right(made, tmp_path):
+    """Kinds of tokens would be those of others: TRL pads prompts on the left."""
+    path, processor = copy.deepcopy(made("gemma"))
+    processor.tokenizer.padding_side = "right"
+    assert error(made("gemma"), tmp_path, model_of_ours=(path, processor))[0] < TOLERANCE
+
+
+@pytest.mark.parametrize("rows", [range(6), range(0, 12, 2)], ids=["some", "none"])
+@pytest.mark.parametrize("kind", ["qwen", "gemma"])
+def test_a_column_image_may_be_none(rows, kind, made, tmp_path):
+    """The same pictures, of every second row, in a column ``image`` for us and in ``images`` for TRL."""
+    base, found = seen_problems(len(rows)).remove_columns("images"), [picture(row) if row % 2 else None for row in rows]
+    one = Dataset.from_dict({"image": found}, Features(image=Image()))
+    several = Dataset.from_dict({"images": [[each] if each else [] for each in found]}, Features(images=List(Image())))
+    one, several = (concatenate_datasets([base, column], axis=1) for column in (one, several))
+    assert error(made(kind), tmp_path, {"data": one}, data=several)[0] < TOLERANCE
+    mine(made(kind), tmp_path, data=one, rollout=None)
+
+
 def test_pictures_of_the_wrong_rows_are_caught(made, tmp_path, monkeypatch):
-    alone = seen_problems(6, alone=True)
-    right = Pictures.select
+    right, alone = Pictures.select, {"data": seen_problems(6, alone=True)}
+    assert error(made("qwen"), tmp_path, **alone)[0] < TOLERANCE
 
     def wrong(self, rows):
         return right(self, [(row + GENERATIONS) % len(self.count_B) for row in rows])
 
     monkeypatch.setattr(Pictures, "select", wrong)
-    found, _ = differences(made("qwen"), tmp_path, data=alone)
-    assert found[0] > 1e-2
-    monkeypatch.undo()
-    found, _ = differences(made("qwen"), tmp_path, data=alone)
-    assert found[0] < TOLERANCE
+    assert error(made("qwen"), tmp_path, **alone)[0] > 1e-2
 
 
 def half_flat(prompts, completions, answer, **_):
@@ -156,68 +172,28 @@ def test_generate_serves_prompts_without_pictures(kind, made, batches, tmp_path)
     assert "eval_reward" in trainer.evaluate(seen_problems(4))
 
 
-def single(rows):
-    """The problems of these rows in a column ``image``, with a picture in every second row; and in ``images``."""
-    base, found = seen_problems(len(rows)).remove_columns("images"), [picture(row) if row % 2 else None for row in rows]
-    one = Dataset.from_dict({"image": found}, Features(image=Image()))
-    several = Dataset.from_dict({"images": [[each] if each else [] for each in found]}, Features(images=List(Image())))
-    return (concatenate_datasets([base, column], axis=1) for column in (one, several))
-
-
-@pytest.mark.parametrize("rows", [range(6), range(0, 12, 2)], ids=["some", "none"])
-@pytest.mark.parametrize("kind", ["qwen", "gemma"])
-def test_a_column_image_may_be_none(rows, kind, made, tmp_path):
-    one, several = single(rows)
-    expected, _ = stock(made(kind), tmp_path, data=several)
-    found, _ = mine(made(kind), tmp_path, data=one)
-    assert relative_difference(found[0], expected[0]) < TOLERANCE
-    mine(made(kind), tmp_path, data=one, rollout=None)
-
-
-def test_a_tokenizer_that_pads_on_the_right(made, tmp_path):
-    """Kinds of tokens would be those of others: TRL pads prompts on the left."""
-    expected, _ = stock(made("gemma"), tmp_path)
-    path, processor = made("gemma")
-    processor = copy.deepcopy(processor)
-    processor.tokenizer.padding_side = "right"
-    found, _ = mine((path, processor), tmp_path)
-    assert relative_difference(found[0], expected[0]) < TOLERANCE
-
-
-@pytest.mark.parametrize("kind", ["video", "audio"])
-def test_parts_that_the_update_would_not_see_are_refused(kind):
-    prompts = [[{"role": "user", "content": [{"type": kind, kind: "a"}, {"type": "text", "text": "b"}]}]]
-    with pytest.raises(DataError, match=f"row 0 has a part of type '{kind}'.*dataset.filter"):
-        check_prompts(["text", *prompts][1:])
-
-
 def identities_of(data):
     args = SimpleNamespace(seed=0, shuffle_dataset=True, history_half_life=None)
     return stream_and_history(data, args, 2, environment=False)[1].identities.tolist()
 
 
-def test_equal_texts_with_other_pictures_are_other_prompts(tmp_path):
+def test_prompts_are_known_by_their_text_and_pictures(tmp_path):
+    """Pictures in files by name: their folder is another on each machine."""
     data = seen_problems(6, alone=True)
     found = identities_of(data)
     assert len({*found}) == 6 and identities_of(seen_problems(6, alone=True)) == found
     assert identities_of(data.select([3, 1])) == [found[3], found[1]]
-    assert len({*identities_of(data.remove_columns("images"))}) == 2, "of two texts"
+    texts = data.remove_columns("images")
+    assert len({*identities_of(texts)}) == 2
     changed = data.map(lambda row, at: {"images": [picture(7)] if at == 2 else row["images"]}, with_indices=True)
     assert [a == b for a, b in zip(identities_of(changed), found, strict=True)] == [True, True, False, True, True, True]
 
+    def in_files(folder):
+        paths = [{"path": str(tmp_path / folder / f"{i}.png"), "bytes": None} if i else None for i in range(6)]
+        return identities_of(texts.add_column("image", paths, feature=Image()))
 
-def test_pictures_in_files_are_known_by_name(tmp_path):
-    """Their folder is another on each machine. A row without a picture is known by its text."""
-    base = seen_problems(4).remove_columns("images")
-
-    def written_to(folder):
-        paths = [str(tmp_path / folder / f"{i}.png") if i else None for i in range(4)]
-        return identities_of(base.add_column("image", [path and {"path": path, "bytes": None} for path in paths],
-                                             feature=Image()))  # fmt: skip
-
-    found = written_to("a")
-    assert written_to("b") == found and len({*found}) == 4
-    assert found[0] == identities_of(base)[0]
+    by_name = in_files("a")
+    assert in_files("b") == by_name and len({*by_name}) == 6 and by_name[0] == identities_of(texts)[0]
 
 
 COUNTS = [2, 0, 1]
@@ -230,38 +206,35 @@ def numbered(*shape):
     return torch.arange(float(torch.tensor(shape).prod())).view(shape)
 
 
+TILES = {
+    "pixel_values": numbered(7, 3),
+    "pixel_attention_mask": numbered(7, 3),
+    "spatial_shapes": numbered(7, 2),
+    "num_tiles": [4, 0, 3],
+}
+WHOLE = {"pixel_values": numbered(3, 2, 3, 4, 4), "pixel_attention_mask": numbered(3, 2, 4, 4)}
 FORMS = {
     "patches": ({"pixel_values": numbered(20, 3), "image_grid_thw": GRID}, [12, 0, 8]),
     "pictures": ({"pixel_values": numbered(3, 3, 4, 4), "image_sizes": GRID[:, 1:]}, [2, 0, 1]),
     "positions": ({"pixel_values": numbered(3, 5, 4), "image_position_ids": numbered(3, 5)}, [2, 0, 1]),
-    "tiles": (
-        {
-            "pixel_values": numbered(7, 3), "pixel_attention_mask": numbered(7, 3), "spatial_shapes": numbered(7, 2),
-            "num_tiles": [4, 0, 3],
-        },
-        [4, 0, 3],
-    ),
-    "all pictures of a row": (
-        {"pixel_values": numbered(3, 2, 3, 4, 4), "pixel_attention_mask": numbered(3, 2, 4, 4)}, [1, 1, 1]
-    ),
-}  # fmt: skip
+    "tiles": (TILES, [4, 0, 3]),
+    "all pictures of a row": (WHOLE, [1, 1, 1]),
+}
+PROMPT_MASK = torch.tensor([[1, 1], [0, 1], [1, 1]])
+OUTPUT = dict(num_images=COUNTS, prompt_mask=PROMPT_MASK, prompt_ids=PROMPT_MASK)
+OUTPUT["completion_mask"] = torch.tensor([[1, 1, 0], [1, 1, 1], [1, 0, 0]])
 
 
 @pytest.mark.parametrize(("given", "entries"), FORMS.values(), ids=FORMS)
 def test_forms_of_pictures(given, entries):
     """All rows are TRL's tensors again, and some rows are theirs: moved, joined, and read from a file too."""
-    prompt_mask = torch.tensor([[1, 1], [0, 1], [1, 1]])
-    completion_mask = torch.tensor([[1, 1, 0], [1, 1, 1], [1, 0, 0]])
-    kinds = torch.tensor([[1, 0, 0, 0, 0], [0, 1, 0, 0, 0], [0, 1, 0, 0, 0]])
-    output = given | dict(num_images=COUNTS, token_type_ids=kinds, prompt_mask=prompt_mask, prompt_ids=prompt_mask)
-    found = Pictures.of_output(output | {"completion_mask": completion_mask})
+    given = given | {"token_type_ids": torch.tensor([[1, 0, 0, 0, 0], [0, 1, 0, 0, 0], [0, 1, 0, 0, 0]])}
+    found = Pictures.of_output(OUTPUT | given)
     apart = joined_pictures([found.select([]), found.select([0]).to("cpu"), found.select([1, 2])])
-    read = Pictures.of_saved(found.saved())
-    for each in (found, apart, read):
+    for each in (found, apart, Pictures.of_saved(found.saved())):
         inputs = each.inputs([2, 1, 2], 2, 3)
-        assert inputs.pop("num_images") == COUNTS
-        assert inputs.keys() == given.keys() | {"token_type_ids"}
-        for name, value in (given | {"token_type_ids": kinds}).items():
+        assert inputs.pop("num_images") == COUNTS and inputs.keys() == given.keys()
+        for name, value in given.items():
             assert value == inputs[name] if isinstance(value, list) else torch.equal(value, inputs[name]), name
     assert [len(row) for row in found.values["pixel_values"]] == entries
     two = found.select([2, 1]).inputs([2, 1], 2, 1)
@@ -270,55 +243,30 @@ def test_forms_of_pictures(given, entries):
     assert found.select([1]).inputs([1], 1, 1).keys() == {"token_type_ids"}, "without a picture as for text"
 
 
-def test_pictures_that_cannot_be_parted_are_refused():
-    mask = torch.ones(3, 2)
-    output = {"pixel_values": numbered(4, 3), "num_images": COUNTS, "prompt_mask": mask, "prompt_ids": mask}
-    with pytest.raises(ConfigError, match="pixel_values of this model cannot be parted"):
-        Pictures.of_output(output | {"completion_mask": mask})
-
-
-def test_pictures_move_with_their_rows(made, batches, tmp_path):
-    mine(made("qwen"), tmp_path)
-    (whole,), half = batches, len(batches[0].completion_ids) // 2
-    ranks = [replace(whole, **rollouts._rows_of(whole, list(range(at, at + half)))) for at in (0, half)]
-    # The first half's even rows go to rank 1, the last row is dropped, and all others stay.
-    rank_N = torch.tensor([(row + 1) % 2 if row < half else 1 for row in range(2 * half - 1)] + [rollouts.NOWHERE])
-    sent = []
-    rollouts.dealt(ranks[0], rank_N, 0, lambda rows: sent.extend(rows) or rows)
-    there = rollouts.dealt(ranks[1], rank_N, 1, lambda rows: sent + rows)
-    expected = whole.pictures.select([*range(half, 2 * half - 1), *range(0, half, 2)])
-    assert there.pictures.count_B == expected.count_B
-    for name, rows in expected.values.items():
-        assert all(map(torch.equal, there.pictures.values[name], rows)), name
-
-
-REFUSED = {"tools": {"tools": [print]}, "FSDP": {"is_fsdp_enabled": True}}
-
-
-@pytest.mark.parametrize(("named", "given"), REFUSED.items(), ids=REFUSED)
-def test_what_is_not_served(named, given, made):
-    model = KINDS["qwen"]()[0]
-    told = {"_is_vlm": True, "tools": None, "is_fsdp_enabled": False, "rollout_func": print, "model": model} | given
-    trainer = SimpleNamespace(**told, accelerator=SimpleNamespace(unwrap_model=lambda model: model))
-    trainer._tokenizer = SimpleNamespace(eos_token_id=1)
-    (refusal,) = unserved_models(trainer)
-    assert refusal.startswith(named) or refusal.startswith(named.lower())
-
-
-def test_a_router_loss_with_pictures_is_refused():
-    trainer = SimpleNamespace(
-        args=SimpleNamespace(layout="auto"), model=KINDS["gemma"]()[0], ref_model=None,
-        accelerator=SimpleNamespace(device=torch.device("cpu")), method=SimpleNamespace(router_coef=0.1),
-    )  # fmt: skip
-    with pytest.raises(ConfigError, match=r"without pictures\. Set router_aux_loss_coef: 0\.0"):
-        choose_layout(trainer)
-
-
 @pytest.mark.slow
 def test_two_ranks_give_the_gradient_of_one_process(made, tmp_path):
     """A rank's last pass, which synchronizes gradients, has no picture."""
-    options = dict(max_tokens_per_row=40, shuffle_dataset=False, gradient_checkpointing=True)
-    found, _ = mine(made("qwen"), tmp_path, **options)
+    found, _ = mine(made("qwen"), tmp_path, **OF_RANKS)
     torch.save(found[0], tmp_path / "expected.pt")
-    torch.save(options, tmp_path / "options.pt")
-    two_processes("pictures_two_ranks.py", made("qwen")[0], tmp_path)
+    two_processes("tiny_pictures.py", made("qwen")[0], tmp_path)
+
+
+def test_what_is_not_served(made):
+    model = KINDS["gemma"]()[0]
+    trainer = SimpleNamespace(
+        _is_vlm=True, tools=[print], is_fsdp_enabled=True, rollout_func=print, model=model, ref_model=None,
+        _tokenizer=SimpleNamespace(eos_token_id=1), args=SimpleNamespace(layout="auto"),
+        accelerator=SimpleNamespace(unwrap_model=lambda model: model, device=torch.device("cpu")),
+        method=SimpleNamespace(router_coef=0.1),
+    )  # fmt: skip
+    assert [refusal.split()[0] for refusal in unserved_models(trainer)] == ["tools", "FSDP"]
+    trainer.tools, trainer.is_fsdp_enabled = None, False
+    assert not [*unserved_models(trainer)]
+    with refused(ConfigError, "without pictures. Set router_aux_loss_coef: 0.0"):
+        choose_layout(trainer)
+    with refused(ConfigError, "pixel_values of this model cannot be parted"):
+        Pictures.of_output(OUTPUT | {"pixel_values": numbered(4, 3)})
+    for kind in ("video", "audio"):
+        prompt = [{"role": "user", "content": [{"type": kind, kind: "a"}, {"type": "text", "text": "b"}]}]
+        with refused(DataError, f"row 0 has a part of type '{kind}'", "dataset.filter"):
+            check_prompts([prompt])

@@ -1,21 +1,19 @@
-"""Problems with pictures for tiny vision-language models, and scripted rollouts."""
+"""Problems with pictures for tiny vision-language models, and scripted rollouts; as a script a step on two ranks."""
 
 import hashlib
 import json
+import sys
+from pathlib import Path
 
 import numpy as np
+import torch
+import torch.distributed as dist
 from datasets import Dataset, Features, Image, List, Value
-from tiny_runs import GENERATIONS
+from tiny_runs import GENERATIONS, relative_difference
 from trl_gradients import dppo_run, trl_run
 
-from benchmarks.swap.pictures import FIRST_WORD, VOCABULARY, WORDS, picture, seeded
-
-
-def saved_model(kind: str, path):
-    """The path of a tiny model on disk, and its processor."""
-    model, processor = seeded(kind)
-    model.save_pretrained(path)
-    return str(path), processor
+from benchmarks.swap.pictures import FIRST_WORD, KINDS, VOCABULARY, WORDS, picture
+from dppo.trl.grpo import rollouts
 
 
 def seen_problems(count: int, *, alone: bool = False) -> Dataset:
@@ -54,7 +52,7 @@ def words_reward(prompts, completions, **_):
 
 
 def seen_run(run, model, tmp_path, *, prompts=6, data=None, **options):
-    """Gradients of each step, and the trainer."""
+    """Gradients of each step, and the trainer; ``model`` is a path and a processor."""
     path, processor = model
     own = {"rollout": written, "reward": words_reward, "data": seen_problems(prompts) if data is None else data}
     return run(path, tmp_path, prompts=prompts, processing_class=processor, **own | options)
@@ -66,3 +64,30 @@ def mine(*args, **options):
 
 def stock(*args, **options):
     return seen_run(trl_run, *args, **options)
+
+
+OF_RANKS = dict(max_tokens_per_row=40, shuffle_dataset=False, gradient_checkpointing=True)
+
+
+def on_two_ranks(path: str, folder: Path) -> None:
+    """A step on two ranks, of which one ends with a pass without pictures: its gradient is that of one process."""
+    moved, dealt = [], rollouts.dealt
+
+    def seen(batch, *others):
+        moved.append(dealt(batch, *others))
+        return moved[-1]
+
+    rollouts.dealt = seen
+    model = (path, KINDS["qwen"]()[1])
+    found, trainer = mine(model, folder, per_device_train_batch_size=3 * GENERATIONS, **OF_RANKS)
+    calls, _ = trainer.forwards.calls(moved[-1], moved[-1].weight_UB[0], 1)
+    of_ranks = [None, None]
+    dist.all_gather_object(of_ranks, [bool(batch.seen().get("num_images")) for batch in calls[-1]])
+    assert not all(each[-1] for each in of_ranks) and any(map(any, of_ranks)), of_ranks
+    different = relative_difference(found[0], torch.load(folder / "expected.pt"))
+    assert different < 1e-5, different
+    dist.barrier()
+
+
+if __name__ == "__main__":
+    on_two_ranks(sys.argv[1], Path(sys.argv[2]))
