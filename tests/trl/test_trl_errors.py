@@ -1,13 +1,14 @@
 """Bad input gets a clear error and loses nothing."""
 
 import threading
+from contextlib import nullcontext
 from importlib import import_module
 
 import pytest
 import torch
-from datasets import Dataset, IterableDataset
+from datasets import Dataset
 from refusals import refused, warned
-from tiny_runs import CONFIG, GENERATIONS, SHORT, length_reward, logged, problems, relative_difference, scripted
+from tiny_runs import CONFIG, GENERATIONS, length_reward, logged, problems, relative_difference, scripted
 from transformers import AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
 from trl.experimental.async_grpo.async_grpo_trainer import AsyncGRPOTrainer
@@ -64,29 +65,71 @@ REFUSED = [
     (DPPOConfig, dict(token_prune_rate="auto", prune_floor=0.6), "prune_floor=0.6 must be in (0, 0.45]"),
     (DPPOSFTConfig, dict(prune_until=0.5), "prune_schedule: stop"),
     (DPPOSFTConfig, dict(method="infobatch", sampling_design="systematic"), "sampling_design='systematic'"),
+    (DPPOConfig, dict(method="grpo", completion_score="uniform"), "='uniform'", "Leave completion_score out"),
+    (DPPOConfig, dict(method="cppo", accept_bias=True, prune_floor=0.1), "prune_floor=0.1", "Leave prune_floor out"),
+    (DPPOConfig, dict(method="greso", accept_bias=True, prune_schedule="fade"), "='fade'", "Leave prune_schedule out"),
+    (DPPOConfig, dict(method="divergence_ppo_tv", epsilon=0.1), "brings its own token loss", "epsilon=0.1"),
+    (DPPOConfig, dict(method="divergence_ppo_tv", delta=2.0), "brings its own token loss", "delta=2.0"),
+    (DPPOConfig, dict(method="divergence_ppo_tv", vespo_k_neg=1.0), "brings its own token loss", "vespo_k_neg=1.0"),
 ]
 
 
-@pytest.mark.parametrize(("config", "options", "named"), REFUSED)
-def test_settings_that_cannot_be_are_named(config, options, named):
-    with refused(ConfigError, named):
+@pytest.mark.parametrize("case", REFUSED)
+def test_settings_that_cannot_be_are_named(case):
+    config, options, *named = case
+    with refused(ConfigError, *named):
         config(**CONFIG | {"per_device_train_batch_size": 8} | options)
 
 
-def test_uncertainty_without_a_sampler_that_reports_it(tiny_path):
-    config = DPPOConfig(**CONFIG, completion_score="uncertainty", num_generations=GENERATIONS)
-    with refused(ConfigError, "use_vllm: true", "completion_score: length"):
-        DPPOTrainer(tiny_path, length_reward, args=config, train_dataset=problems(8))
+WORDS = problems(8)
+TALKS = Dataset.from_list([{"prompt": [{"role": "user", "content": f"w{i} w1"}]} for i in range(8)])
+TEXTS = TALKS.map(lambda row: {"prompt": row["prompt"][-1]["content"]})
+STREAM = problems(32).to_iterable_dataset()
+UNSURE = {"completion_score": "uncertainty"}
+AT_CONSTRUCTION = [
+    (WORDS, UNSURE, ConfigError, ["use_vllm: true", "completion_score: length"]),
+    (TALKS, {}, ConfigError, ["chat template"]),
+    (STREAM, {"prompt_prune_rate": 0.5, "max_steps": 2}, ConfigError, ["prompt_prune_rate=0.5"]),
+    (WORDS.select([]), {}, DataError, ["the dataset has 0 prompts"]),
+    (problems(5), {}, DataError, ["5 prompts"]),
+    (WORDS.rename_column("prompt", "text"), {}, DataError, ["no column 'p"]),
+    (Dataset.from_list([{"prompt": 17}] * 8), {}, DataError, ["prompt of row 0 is 17"]),
+    (Dataset.from_list([*WORDS, {"prompt": "w1 " * 40_000}]), {}, DataError, ["row 8 has 40000 tokens"]),
+]
 
 
-def test_a_column_that_the_trainer_removes_is_not_said_to_be_missing(tiny_path):
+def made(path, data, kind=DPPOConfig, tokenizer=None, **options):
+    args = kind(**CONFIG, per_device_train_batch_size=32, num_generations=GENERATIONS, **options)
+    return DPPOTrainer(path, length_reward, args=args, train_dataset=data, processing_class=tokenizer)
+
+
+@pytest.mark.parametrize(("data", "options", "error", "named"), AT_CONSTRUCTION)
+def test_what_cannot_be_trained_on_is_named_at_construction(data, options, error, named, tiny_path):
+    with refused(error, *named):
+        made(tiny_path, data, **options)
+
+
+def test_what_a_refusal_advises_is_taken(tiny_path, tmp_path):
+    assert made(tiny_path, TEXTS).train_dataset is not None
+    _, trainer = dppo_run(tiny_path, tmp_path, data=STREAM, max_steps=2)
+    assert trainer.state.global_step == 2 and trainer.session.source is None
+
+
+def test_a_configuration_of_trl_and_a_tokenizer_without_an_end_are_refused(tiny_path):
+    with refused(ConfigError, "GRPOConfig", "Try DPPOConfig"):
+        made(tiny_path, WORDS, GRPOConfig)
+    tokenizer = AutoTokenizer.from_pretrained(tiny_path)
+    tokenizer.eos_token = None
+    with refused(ConfigError, "no end-of-sequence token", "tokenizer.eos_token ="):
+        made(tiny_path, WORDS, tokenizer=tokenizer)
+
+
+def test_a_column_that_the_trainer_removes_is_not_said_to_be_missing(tiny_path, tmp_path):
     def graded(completions, answer, **columns):
         return [1.0] * len(completions)
 
-    config = DPPOConfig(**SHORT | dict(remove_unused_columns=True, per_device_train_batch_size=8))
-    made = DPPOTrainer(tiny_path, graded, args=config, train_dataset=problems(8), rollout_func=scripted)
     with refused(RewardError, "'graded'", "'answer'", "remove_unused_columns: true"):
-        made.train()
+        dppo_run(tiny_path, tmp_path, reward=graded, remove_unused_columns=True)
 
 
 def silent(prompts, trainer):
@@ -94,18 +137,27 @@ def silent(prompts, trainer):
     return scripted(prompts, trainer) | {"logprobs": None}
 
 
-def test_a_rollout_without_log_probabilities_that_vllm_is_corrected_by_is_refused(tiny_path, tmp_path):
-    """And is trained on uncorrected where the configuration says so."""
+def of_vllm(prompts, trainer):
+    trainer.use_vllm = True  # here: this machine has none
+    return silent(prompts, trainer)
 
-    def of_vllm(prompts, trainer):
-        trainer.use_vllm = True  # here: this machine has none
-        return silent(prompts, trainer)
 
-    run = dict(rollout=of_vllm, max_steps=1, completion_score="length")
-    with refused(ConfigError, "vllm_importance_sampling_correction: false"):
-        dppo_run(tiny_path, tmp_path, **run)
-    run |= dict(vllm_importance_sampling_correction=False)
-    assert len(dppo_run(tiny_path, tmp_path, **run)[0]) == 1
+CUT = {"completion_score": "length", "loss_type": "dr_grpo", "token_prune_rate": 0.5}
+SILENT = {
+    "corrected": (of_vllm, {}, "vllm_importance_sampling_correction: false"),
+    # All tokens would count as equally unsure: whole completions would be dropped, which nobody asked for.
+    "cut": (silent, CUT, "token_prune_rate: 0"),
+    "ranked": (silent, UNSURE, "completion_score: length"),
+    "not corrected, which works": (of_vllm, {"vllm_importance_sampling_correction": False}, ""),
+    "cut without looking, which works": (silent, CUT | {"method": "nat_rpc"}, ""),
+}
+
+
+@pytest.mark.parametrize(("rollout", "options", "named"), SILENT.values(), ids=SILENT)
+def test_what_needs_log_probabilities_is_refused_without(rollout, options, named, tiny_path, tmp_path):
+    with refused(ConfigError, named) if named else nullcontext():
+        found, _ = dppo_run(tiny_path, tmp_path, rollout=rollout, **{"completion_score": "length"} | options)
+        assert len(found) == 1
 
 
 def test_a_rollout_without_log_probabilities_is_ranked_by_another_score(tiny_path, tmp_path):
@@ -117,17 +169,6 @@ def test_a_rollout_without_log_probabilities_is_ranked_by_another_score(tiny_pat
     assert trainer.method.score is advantage_with_length and len(found) == 2
     assert sum("logprobs: None" in str(each.message) for each in said) == 1
     assert max(relative_difference(*pair) for pair in zip(found, wanted, strict=True)) == 0
-    with refused(ConfigError, "completion_score: length"):
-        dppo_run(tiny_path, tmp_path, completion_score="uncertainty", **run)
-
-
-def test_tokens_are_not_cut_by_log_probabilities_that_are_not_there(tiny_path, tmp_path):
-    """All would count as equally unsure: whole completions would be dropped, which nobody asked for."""
-    run = dict(rollout=silent, max_steps=1, completion_score="length", loss_type="dr_grpo")
-    with refused(ConfigError, "token_prune_rate: 0"):
-        dppo_run(tiny_path, tmp_path, token_prune_rate=0.5, **run)
-    run |= dict(method="nat_rpc", token_prune_rate=0.5)  # draws without looking at them
-    assert len(dppo_run(tiny_path, tmp_path, **run)[0]) == 1
 
 
 SIZES = dict(per_device_train_batch_size=8, num_generations=8)
@@ -199,59 +240,6 @@ def test_the_fingerprints_are_of_the_installed_trl(tmp_path, monkeypatch):
     monkeypatch.undo()
     write_fingerprints(added)
     assert changed(added) == [] and '"no_such": ""' in added.read_text()
-
-
-def test_trl_config_is_not_taken_for_ours(tiny_path):
-    with refused(ConfigError, "GRPOConfig", "Try DPPOConfig"):
-        DPPOTrainer(tiny_path, length_reward, args=GRPOConfig(**CONFIG), train_dataset=problems(8))
-
-
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        (problems(8).select([]), "the dataset has 0 prompts"),
-        (problems(5), "5 prompts"),
-        (problems(8).rename_column("prompt", "text"), "no column 'p"),
-        (Dataset.from_list([{"prompt": 17}] * 8), "prompt of row 0 is 17"),
-        (Dataset.from_list([*problems(8), {"prompt": "w1 " * 40_000}]), "row 8 has 40000 tokens"),
-    ],
-)
-def test_a_dataset_without_prompts_is_named_at_construction(rows, message, tiny_path):
-    args = DPPOConfig(**CONFIG, per_device_train_batch_size=32, num_generations=4)
-    with refused(DataError, message):
-        DPPOTrainer(tiny_path, length_reward, args=args, train_dataset=rows)
-
-
-def test_streamed_dataset_prunes_completions_only(tiny_path, tmp_path):
-    rows = problems(32)
-    stream = IterableDataset.from_generator(lambda: iter(rows))
-    settings = dict(
-        CONFIG, output_dir=str(tmp_path), per_device_train_batch_size=32, num_generations=GENERATIONS, max_steps=2
-    )
-    with refused(ConfigError, "prompt_prune_rate=0.5"):
-        DPPOTrainer(tiny_path, length_reward, args=DPPOConfig(**settings, prompt_prune_rate=0.5), train_dataset=stream)
-    trainer = DPPOTrainer(
-        tiny_path, length_reward, args=DPPOConfig(**settings), train_dataset=stream, rollout_func=scripted
-    )
-    trainer.train()
-    assert trainer.state.global_step == 2 and trainer.session.source is None
-
-
-def test_a_tokenizer_without_an_end_is_refused(tiny_path, tmp_path):
-    tokenizer = AutoTokenizer.from_pretrained(tiny_path)
-    tokenizer.eos_token = None
-    with refused(ConfigError, "no end-of-sequence token", "tokenizer.eos_token ="):
-        args = DPPOConfig(str(tmp_path), **SHORT)
-        DPPOTrainer(tiny_path, length_reward, args, problems(4), processing_class=tokenizer)
-
-
-def test_a_conversation_without_a_chat_template_is_our_error(tiny_path, tmp_path):
-    rows = Dataset.from_list([{"prompt": [{"role": "user", "content": f"w{i} w1"}]} for i in range(8)])
-    args = DPPOConfig(str(tmp_path), **SHORT, per_device_train_batch_size=8)
-    with refused(ConfigError, "chat template"):
-        DPPOTrainer(tiny_path, length_reward, args, rows)
-    text = rows.map(lambda row: {"prompt": row["prompt"][-1]["content"]})
-    assert DPPOTrainer(tiny_path, length_reward, args, text).train_dataset is not None
 
 
 def test_a_hanging_reward_stops_the_run(tiny_path, tmp_path):

@@ -100,20 +100,8 @@ class TestFilledIn:
             any_objective = re.findall(r"method: (\w+)\.", str(error.value))[-1]
             assert configured(method=any_objective, **{field: other}), "the advice works"
 
-    @pytest.mark.parametrize(("field", "value"), [("epsilon", 0.1), ("delta", 2.0), ("vespo_k_neg", 1.0)])
-    def test_a_loss_of_ones_own_refuses_constants_that_it_does_not_read(self, field, value):
-        with refused(ConfigError, "brings its own token loss", f"{field}={value}"):
-            configured(method="divergence_ppo_tv", **{field: value})
-
-    @pytest.mark.parametrize(
-        ("name", "field", "value"),
-        [("grpo", "completion_score", "uniform"), ("cppo", "prune_floor", 0.1), ("greso", "prune_schedule", "fade")],
-    )
-    def test_settings_that_a_method_does_not_read_are_named(self, name, field, value):
-        with refused(ConfigError, f"method='{name}'", f"{field}={value!r}", f"Leave {field} out"):
-            configured(method=name, **{field: value})
-        if name == "cppo":
-            assert configured(method=name, prompt_prune_rate=0.5, **{field: value}), "prompts are drawn"
+    def test_settings_of_prompts_are_read_where_prompts_are_drawn(self):
+        assert configured(method="cppo", prune_floor=0.1, prompt_prune_rate=0.5)
 
 
 class TestOneBias:

@@ -11,6 +11,7 @@ from sft_runs import ours as sft
 from sft_runs import solutions, trained
 from tiny_runs import GENERATIONS, logged
 from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import PreTrainedModel
 from trl_gradients import dppo_run
 
 from dppo.trl.forwards import ForwardPasses
@@ -22,7 +23,7 @@ ASKS = ("_local_scalar_dense", "nonzero", "masked_select", "equal", "is_nonzero"
 
 
 class Questions(TorchDispatchMode):
-    """Counts questions of the host to a device, as if every tensor were on one. A stand-in where there is no GPU."""
+    """Questions of the host to a device, as if every tensor were on one, in the open part of a run."""
 
     def __init__(self):
         super().__init__()
@@ -39,49 +40,42 @@ class Questions(TorchDispatchMode):
         if self.on and not self.inside:
             self.found.append(name)
 
+    def quiet(self, function):
+        """The function, in which no question counts."""
+
+        def called(*args, **options):
+            self.inside += 1
+            try:
+                return function(*args, **options)
+            finally:
+                self.inside -= 1
+
+        return called
+
 
 @pytest.fixture
 def questions(monkeypatch):
     """Questions between the first backward pass of a step and its last, but for those of models and of autograd."""
     mode = Questions()
-    tolist, original, enter = torch.Tensor.tolist, TrainingLoop.backward_but_last, ForwardPasses.enter
+    tolist, original, backward = torch.Tensor.tolist, TrainingLoop.backward_but_last, mode.quiet(Accelerator.backward)
 
     def asked(self):
         mode.add("tolist")
         return tolist(self)
 
-    def inside(*_):
-        mode.inside += 1
+    def begun(self, loss, **options):
+        backward(self, loss, **options)
+        mode.on = True
 
-    def outside(*_):
-        mode.inside -= 1
-
-    def entered(self):
-        enter(self)
-        for model in self.layout.models:
-            if not hasattr(model, "is_watched"):
-                model.is_watched = True
-                model.register_forward_pre_hook(inside)
-                model.register_forward_hook(outside)
-
-    def watched(self, model, micro_batches, loss_of):
-        backward = self.accelerator.backward
-
-        def began(loss, **options):
-            mode.inside += 1
-            backward(loss, **options)
-            mode.inside -= 1
-            mode.on = True
-
-        self.accelerator.backward = began
-        try:
-            with mode:
-                return original(self, model, micro_batches, loss_of)
-        finally:
-            mode.on, self.accelerator.backward = False, backward
+    def watched(self, *args):
+        with mode, monkeypatch.context() as patch:
+            patch.setattr(Accelerator, "backward", begun)
+            last = original(self, *args)
+        mode.on = False
+        return last
 
     monkeypatch.setattr(torch.Tensor, "tolist", asked)
-    monkeypatch.setattr(ForwardPasses, "enter", entered)
+    monkeypatch.setattr(PreTrainedModel, "__call__", mode.quiet(PreTrainedModel.__call__))
     monkeypatch.setattr(ForwardPasses, "check_once", lambda self: None)
     monkeypatch.setattr(TrainingLoop, "backward_but_last", watched)
     return mode
@@ -145,8 +139,7 @@ def test_clocks_wait_for_no_pass_but_the_last(tiny_path, tmp_path, monkeypatch):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("kind", RUNS)
 def test_a_gpu_is_not_waited_for(kind, tiny_path, tmp_path, monkeypatch):  # pragma: no cover
-    original = TrainingLoop.backward_but_last
-    waits = []
+    original, waits = TrainingLoop.backward_but_last, []
 
     def watched(self, model, micro_batches, loss_of):
         def quiet(batch):
