@@ -1,4 +1,4 @@
-"""A baseline from history in TRL's trainer: groups of one, groups of sizes by history, resume, and what is refused."""
+"""A baseline from history in TRL's trainer: groups of one, and groups of sizes by history."""
 
 import torch
 from tiny_runs import GENERATIONS, scripted
@@ -7,45 +7,35 @@ from trl_gradients import dppo_run
 from dppo.objective import history_advantages
 from dppo.trl import DPPOTrainer
 
-SINGLE = {"method": "dppo_history", "num_generations": 1, "per_device_train_batch_size": 4}
-UNEVEN = {"method": "dppo_history_sizes"}
-
 
 def plans_of(path, tmp_path, monkeypatch, **options):
-    """Every plan of a run, with the sizes that history gave for it."""
+    """Every plan of a run."""
     found, original = [], DPPOTrainer._plan
-
-    def keep(self, *given):
-        found.append(original(self, *given))
-        return found[-1]
-
-    monkeypatch.setattr(DPPOTrainer, "_plan", keep)
-    settings = dict(max_steps=8, loss_type="grpo", learning_rate=1e-4)
-    _, trained = dppo_run(path, tmp_path, **settings | options)
+    monkeypatch.setattr(DPPOTrainer, "_plan", lambda *given: found.append(original(*given)) or found[-1])
+    _, trained = dppo_run(path, tmp_path, max_steps=8, loss_type="grpo", learning_rate=1e-4, **options)
     return found, trained
 
 
 def test_a_group_of_one_trains_on_what_history_did_not_expect(tiny_path, tmp_path, monkeypatch):
-    plans, trained = plans_of(tiny_path, tmp_path, monkeypatch, **SINGLE)
-    assert trained.num_generations == 1 and all(len(plan.rewards) == 4 for plan in plans)
+    single = {"method": "dppo_history", "num_generations": 1, "per_device_train_batch_size": 4}
+    plans, trained = plans_of(tiny_path, tmp_path, monkeypatch, **single)
+    assert trained.num_generations == 1
     for plan in plans:
+        assert len(plan.rewards) == 4
         assert torch.equal(plan.advantage_N, history_advantages(plan.rewards, plan.prompts.context))
-    later = plans[-1]
+    first, later = plans[0], plans[-1]
     assert (later.prompts.context.expected.strength_QF > 3).all() and (later.advantage_N != 0).any()
-    assert plans[0].prompts.context.expected is None and not plans[0].completions.advantage_N.any(), (
-        "nothing is known before the first completion"
-    )
+    assert first.prompts.context.expected is None and not first.completions.advantage_N.any(), "nothing is known yet"
 
 
 def test_sizes_follow_history_and_every_rollout_is_as_large(tiny_path, tmp_path, monkeypatch):
-    asked = []
+    asked, options = [], {"method": "dppo_history_sizes", "prompts": 4}
 
     def rollout(prompts, trainer):
-        if trainer.model.training:
-            asked.append((len(prompts), trainer.num_generations))
+        asked.append((len(prompts), trainer.num_generations))
         return scripted(prompts, trainer)
 
-    plans, trained = plans_of(tiny_path, tmp_path, monkeypatch, **UNEVEN, rollout=rollout, prompts=4)
+    plans, trained = plans_of(tiny_path, tmp_path, monkeypatch, **options, rollout=rollout)
     sizes = [torch.bincount(plan.rewards.group_N).tolist() for plan in plans]
     assert sizes[0] == [GENERATIONS] * 4 and any(len(set(each)) > 1 for each in sizes[1:])
     assert all(sum(each) == 4 * GENERATIONS and min(each) >= 1 for each in sizes)

@@ -8,10 +8,6 @@ from pathlib import Path
 
 import pytest
 import transformers
-import trl.trainer.base_trainer
-import trl.trainer.dpo_trainer
-import trl.trainer.grpo_trainer
-import trl.trainer.sft_trainer
 from trl import DPOTrainer, GRPOTrainer, SFTTrainer
 from trl.experimental.async_grpo.async_grpo_trainer import AsyncGRPOTrainer
 from trl.experimental.async_grpo.async_rollout_worker import _AsyncRolloutLoop
@@ -25,12 +21,7 @@ from dppo.trl.loop import TrainingLoop
 from dppo.trl.rows.trainer import RowTrainer
 
 TRAINERS = (GRPOTrainer, SFTTrainer, DPOTrainer)
-SOURCES = (
-    *(trl.trainer.grpo_trainer, trl.trainer.sft_trainer, trl.trainer.dpo_trainer),
-    *(trl.trainer.base_trainer, transformers.trainer),
-)
-
-
+SOURCES = [inspect.getmodule(kind) for kind in (*TRAINERS, GRPOTrainer.__mro__[1], transformers.Trainer)]
 RELIED_ON = json.loads(Path(__file__).with_name("trl_methods.json").read_text())["relied_on"]
 """By trainer and method: its parameters, and lines of its source that must be there."""
 CLASSES = {
@@ -91,18 +82,17 @@ def used_in(file: Path, *, of_self: bool = True) -> set[str]:
     return found
 
 
+def overridden(theirs, *ours):
+    return {name for kind in ours for name in vars(kind) if hasattr(theirs, name) and not name.startswith("__")}
+
+
 def test_every_overridden_name_is_listed():
-    ours = vars(GRPOHooks) | vars(TrainingLoop)
-    overridden = {name for name in ours if hasattr(GRPOTrainer, name) and not name.startswith("__")}
+    found = overridden(GRPOTrainer, GRPOHooks, TrainingLoop)
     known = {*RELIED_ON["GRPOTrainer"], "train", "get_batch_samples"}  # these two pass on what they get
-    assert overridden <= known and {"_generate", "_save_checkpoint"} <= overridden
+    assert found <= known and {"_generate", "_save_checkpoint"} <= found
     assert {name for name in WATCHED.values() if name.startswith("_")} - {"_plan"} <= known, "all but our own method"
-
-
-def test_every_overridden_name_of_the_asynchronous_trainer_is_listed():
-    ours = vars(DPPOAsyncTrainer)
-    overridden = {name for name in ours if hasattr(AsyncGRPOTrainer, name) and not name.startswith("__")}
-    assert overridden == {*RELIED_ON["AsyncGRPOTrainer"]} - {"_save_checkpoint", "_inner_training_loop"}
+    wanted = {*RELIED_ON["AsyncGRPOTrainer"]} - {"_save_checkpoint", "_inner_training_loop"}
+    assert overridden(AsyncGRPOTrainer, DPPOAsyncTrainer) == wanted
 
 
 def test_no_other_file_knows_a_name_that_trl_keeps_private():
@@ -128,6 +118,5 @@ ON_ROWS = {"get_train_dataloader", "get_batch_samples", "compute_loss", "loss_is
 )
 def test_our_own_names_do_not_hide_trls(ours, replaced):
     """A method of ours with a name of TRL's would be called by TRL; ``replaced`` are those that call TRL's."""
-    names = {name for kind in ours for name in vars(kind) if not name.startswith("__")}
-    assert {name for name in names if any(hasattr(kind, name) for kind in TRAINERS)} == replaced
-    assert names & private_names() == set()
+    assert set.union(*(overridden(theirs, *ours) for theirs in TRAINERS)) == replaced
+    assert {name for kind in ours for name in vars(kind)} & private_names() == set()
