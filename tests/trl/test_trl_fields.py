@@ -15,7 +15,6 @@ from trl.experimental.async_grpo.async_grpo_config import AsyncGRPOConfig
 
 from dppo.errors import ConfigError
 from dppo.methods import METHODS
-from dppo.methods.gdpo import DECOUPLED
 from dppo.settings import NO_TRACE, OwnSettings
 from dppo.trl import DPPOConfig, DPPODPOConfig, DPPOSFTConfig
 from dppo.trl.checkpoints import state
@@ -73,65 +72,51 @@ class TestFilledIn:
 
     def test_rates_that_are_left_out_are_the_methods(self):
         wanted = {"grpo": (0.0, 0.0), "dppo": (0.0, "auto"), "pods": (0.0, 0.5), "infobatch": (0.5, 0.0)}
-        for name, rates in wanted.items():
-            config = configured(method=name)
-            assert (config.prompt_prune_rate, config.completion_prune_rate) == rates, name
-
-    def test_gdpo_is_a_field_of_trl_or_a_name(self):
-        """The gradient is TRL's: ``test_trl_contract.py``."""
-        by_field = configured(multi_objective_aggregation="normalize_then_sum")
-        for config in (by_field, configured(method="gdpo"), configured(method="dppo_gdpo")):
-            method = config.build_method()
-            assert method.advantages is DECOUPLED and bool(method.completions.rate) == (config.method != "gdpo")
+        wanted |= {"gdpo": (0.0, 0.0), "dppo_gdpo": (0.0, "auto")}
+        made = {name: configured(method=name) for name in wanted}
+        assert {name: (c.prompt_prune_rate, c.completion_prune_rate) for name, c in made.items()} == wanted
+        assert configured(method="cppo", prune_floor=0.1, prompt_prune_rate=0.5), "the floor of prompts that are drawn"
 
     @pytest.mark.parametrize("name", OWN)
     def test_another_objective_than_the_methods_names_both(self, name):
-        others = {
-            "loss_type": ("dr_grpo", "grpo"),
-            "importance_sampling_level": ("token", "sequence"),
-            "scale_rewards": ("batch", "group"),
-        }
-        own = fields_of(METHODS[name])
+        own, others = fields_of(METHODS[name]), {"loss_type": ("dr_grpo", "grpo"), "scale_rewards": ("batch", "group")}
+        others["importance_sampling_level"] = ("token", "sequence")
         for field in own.keys() & others.keys():
-            value = own[field]
-            other = next(choice for choice in others[field] if choice != value)
-            with refused(ConfigError, f"method={name!r}", f"{field}: {value}", f"{field}={other!r}") as error:
+            other = next(choice for choice in others[field] if choice != own[field])
+            with refused(ConfigError, f"method={name!r}", f"{field}: {own[field]}", f"{field}={other!r}") as error:
                 configured(method=name, **{field: other})
             any_objective = re.findall(r"method: (\w+)\.", str(error.value))[-1]
             assert configured(method=any_objective, **{field: other}), "the advice works"
 
-    def test_settings_of_prompts_are_read_where_prompts_are_drawn(self):
-        assert configured(method="cppo", prune_floor=0.1, prompt_prune_rate=0.5)
+
+MIXTURE = Qwen3MoeConfig(router_aux_loss_coef=0.02)
 
 
 class TestOneBias:
     """The plan, the run and every proof read the same sentences."""
 
     @pytest.mark.parametrize(
-        ("options", "reasons"),
+        ("options", "model", "reasons"),
         [
-            ({}, []),
-            ({"prompt_prune_rate": 0.3}, []),  # token means are divided by the tokens that history expects
-            ({"prompt_prune_rate": 0.5, "scale_rewards": "batch"}, ["of the batch"]),
-            ({"prompt_prune_rate": 0.5, "loss_type": "grpo", "num_iterations": 2}, ["several optimizer steps"]),
-            ({"loss_type": "grpo", "router_aux_loss_coef": 0.1}, ["router loss"]),
-            ({"method": "dppo_deterministic"}, ["completion pruning is biased"]),
+            ({}, None, []),
+            ({"prompt_prune_rate": 0.3}, None, []),  # token means are divided by the tokens that history expects
+            ({"prompt_prune_rate": 0.5, "scale_rewards": "batch"}, None, ["of the batch"]),
+            ({"prompt_prune_rate": 0.5, "loss_type": "grpo", "num_iterations": 2}, None, ["several optimizer steps"]),
+            ({"loss_type": "grpo", "router_aux_loss_coef": 0.1}, None, ["router loss"]),
+            ({"method": "dppo_deterministic"}, None, ["completion pruning is biased"]),
+            # Before there is a trainer a model says the coefficient of its router loss.
+            ({"loss_type": "grpo"}, MIXTURE, ["router loss"]),
+            ({"loss_type": "grpo", "router_aux_loss_coef": 0.0}, MIXTURE, []),
+            ({"loss_type": "grpo"}, Qwen3Config(), []),
         ],
     )
-    def test_plan_and_method_say_the_same(self, options, reasons):
+    def test_plan_and_method_say_the_same(self, options, model, reasons):
         config = configured(**options)
-        method = config.build_method()
+        method = config.build_method(model_config=model)
         found = method.biases(config.num_iterations)
         assert len(found) == len(reasons) and all(word in reason for word, reason in zip(reasons, found, strict=True))
         lines = describe_steps(config, method, prompts_in_dataset=None)
         assert [line for line in lines if line.startswith("biased")] == [f"biased: {reason}" for reason in found]
         assert ("gradient BIASED" in lines[0]) == bool(found)
-
-    def test_a_model_with_a_router_loss_brings_its_bias_along(self):
-        """What is planned and proved before there is a trainer says what the trainer says."""
-        mixture, dense = Qwen3MoeConfig(router_aux_loss_coef=0.02), Qwen3Config()
-        config = configured(loss_type="grpo")
-        assert any("router loss" in reason for reason in config.build_method(model_config=mixture).biases())
-        assert config.build_method(model_config=mixture).router_coef == 0.02
-        assert configured(router_aux_loss_coef=0.0).build_method(model_config=mixture).router_coef == 0.0
-        assert config.build_method(model_config=dense).biases() == config.build_method().biases() == ()
+        if model is MIXTURE:
+            assert method.router_coef == (0.02 if reasons else 0.0)
