@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import SFTConfig, SFTTrainer
 from trl_layout_cases import enlarged, mixture
 
+from dppo.methods import ROW_METHODS
 from dppo.step import rows as step_rows
 from dppo.trl import DPPOSFTConfig, DPPOSFTTrainer
 from dppo.verification.enumerate import every_way
@@ -36,6 +37,8 @@ def texts(count=10):
 
 
 PACKED = {"packing": True, "max_length": 16, "per_device_train_batch_size": 2, "data": solutions(20)}
+MINE = replace(ROW_METHODS["uniform"], name="mine", rows=replace(ROW_METHODS["uniform"].rows, rate=0.4))
+"""A method of one's own."""
 
 
 def experts():

@@ -1,7 +1,6 @@
 """Trainers on rows: settings, datasets and reward models that cannot be served are refused with what to use."""
 
 import re
-from dataclasses import replace
 
 import dpo_runs as dpo
 import pytest
@@ -10,7 +9,7 @@ import torch
 from datasets import Dataset, DatasetDict
 from refusals import refused
 from resumed_runs import trainer
-from sft_runs import experts, solutions
+from sft_runs import MINE, experts, solutions
 from tiny_runs import CONFIG, logged
 from trl import SFTTrainer
 from trl_layout_cases import written
@@ -21,7 +20,6 @@ from dppo.trl import DPPOSFTConfig, DPPOSFTTrainer, DPPOTrainer
 from dppo.trl.layouts import RowLayout
 from dppo.trl.rows.dpo import _is_whole
 
-MINE = replace(ROW_METHODS["uniform"], name="mine", rows=replace(ROW_METHODS["uniform"].rows, rate=0.4))
 OWN = {"own": {"method": MINE}}
 STREAM, PAIRS = ({"data": each.to_iterable_dataset()} for each in (solutions(), dpo.pairs()))
 EQUAL = [*dpo.pairs(3), {"prompt": "w1", "chosen": " w2", "rejected": " w2"}]

@@ -13,8 +13,7 @@ from cases import parameters
 from datasets import Dataset
 from dpo_runs import by_length, pairs
 from refusals import refused, warned
-from sft_runs import PACKED, ours, solutions, texts, trained
-from test_trl_rows_refused import MINE
+from sft_runs import MINE, PACKED, ours, solutions, texts, trained
 from tiny_runs import alike, logged, relative_difference
 from transformers import AutoModelForCausalLM, TrainingArguments
 

@@ -4,15 +4,15 @@ import hashlib
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from datasets import Dataset, Features, Image, List, Value
-from tiny_runs import GENERATIONS, relative_difference
+from tiny_runs import GENERATIONS, relative_difference, scripted
 from trl_gradients import dppo_run, trl_run
 
-from benchmarks.swap.pictures import FIRST_WORD, KINDS, VOCABULARY, WORDS, picture
+from benchmarks.swap.pictures import FIRST_WORD, KINDS, WORDS, picture
 from dppo.trl.grpo import rollouts
 
 
@@ -33,17 +33,11 @@ def seen_problems(count: int, *, alone: bool = False) -> Dataset:
 
 def written(prompts, trainer):
     """Completions by the prompt with its pictures and the place in the group, nothing else."""
-    seen, ids = {}, trainer._tokenize_prompts(prompts)[0]
-    output = {"prompt_ids": [list(each) for each in ids], "completion_ids": [], "logprobs": []}
-    for prompt in prompts:
-        key = json.dumps(prompt, default=lambda value: hashlib.md5(value.tobytes()).hexdigest())
-        ordinal = seen[key] = seen.get(key, -1) + 1
-        digest = hashlib.blake2b(f"{key}/{ordinal % GENERATIONS}".encode(), digest_size=8).digest()
-        rng = np.random.default_rng(int.from_bytes(digest, "little"))
-        length = int(rng.integers(2, 10))
-        output["completion_ids"].append([*rng.integers(FIRST_WORD, VOCABULARY, length).tolist(), 1])
-        output["logprobs"].append(rng.uniform(-2, -0.05, length + 1).tolist())
-    return output
+    keys = [json.dumps(each, default=lambda value: hashlib.md5(value.tobytes()).hexdigest()) for each in prompts]
+    output = scripted(keys, SimpleNamespace(processing_class=lambda text: {"input_ids": []}))
+    later = FIRST_WORD - len(["<pad>", "<eos>", "<unk>"])  # there are tokens of pictures before the words
+    output["completion_ids"] = [[*(token + later for token in ids[:-1]), 1] for ids in output["completion_ids"]]
+    return output | {"prompt_ids": [list(ids) for ids in trainer._tokenize_prompts(prompts)[0]]}
 
 
 def words_reward(prompts, completions, **_):
