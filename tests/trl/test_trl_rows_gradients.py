@@ -5,6 +5,7 @@ Every draw goes in turn, with its chance, through trainer, rows and loss.
 
 import shutil
 from dataclasses import replace
+from functools import cache
 
 import dpo_runs as dpo
 import pytest
@@ -100,16 +101,13 @@ WITH_EXPERTS = {
     " on pairs, streamed": BALANCED | {"data": dpo.pairs().to_iterable_dataset()},
 }
 SMALL = {"per_device_train_batch_size": 3}
+CHECKPOINTED = SMALL | {"gradient_checkpointing": True}
 CASES = {
     **{f"rows, {name}": (sft, "tiny", options) for name, options in OF_ROWS.items()},
     **{f"pairs, {name}": (dpo, "tiny", options) for name, options in OF_PAIRS.items()},
     **{f"loss {name}": (dpo, "tiny", UNEVEN | options) for name, options in dpo.LOSSES.items()},
     **{
-        f"experts{name}": (
-            dpo if "pairs" in name else sft,
-            "experts",
-            SMALL | {"gradient_checkpointing": True} | options,
-        )
+        f"experts{name}": (dpo if "pairs" in name else sft, "experts", CHECKPOINTED | options)
         for name, options in WITH_EXPERTS.items()
     },
 }
@@ -127,13 +125,12 @@ PADDED = {**UNSERVED, "it has recurrent layers": recurrent}
 
 @pytest.fixture(scope="module")
 def path_of(tiny_path, tmp_path_factory):
+    @cache
     def path(model):
         torch.manual_seed(0)
-        if model not in found:
-            found[model] = written({"experts": experts, **PADDED}[model](), tiny_path, tmp_path_factory.mktemp("model"))
-        return found[model]
+        models = {"experts": experts, **PADDED}
+        return tiny_path if model == "tiny" else written(models[model](), tiny_path, tmp_path_factory.mktemp("model"))
 
-    found = {"tiny": tiny_path}
     return path
 
 
