@@ -19,6 +19,9 @@ from dppo.pruning import advantage_with_length
 from dppo.trl import DPPOConfig, DPPODPOConfig, DPPOSFTConfig, DPPOTrainer
 from dppo.trl.served import HOOKED, check_trl_version
 
+UNREAD_SCORE = dict(method="grpo", completion_score="uniform")
+UNREAD_FLOOR = dict(method="cppo", accept_bias=True, prune_floor=0.1)
+UNREAD_FADE = dict(method="greso", accept_bias=True, prune_schedule="fade")
 REFUSED = [
     (DPPOConfig, dict(method="grpo", prompt_prune_rate=0.5), "prompt_prune_rate=0.5"),
     (DPPOConfig, dict(method="grpo", prompt_prune_rate="auto"), "prompt_prune_rate=auto"),
@@ -64,9 +67,9 @@ REFUSED = [
     (DPPOConfig, dict(token_prune_rate="auto", prune_floor=0.6), "prune_floor=0.6 must be in (0, 0.45]"),
     (DPPOSFTConfig, dict(prune_until=0.5), "prune_schedule: stop"),
     (DPPOSFTConfig, dict(method="infobatch", sampling_design="systematic"), "sampling_design='systematic'"),
-    (DPPOConfig, dict(method="grpo", completion_score="uniform"), "='uniform'", "Leave completion_score out"),
-    (DPPOConfig, dict(method="cppo", accept_bias=True, prune_floor=0.1), "prune_floor=0.1", "Leave prune_floor out"),
-    (DPPOConfig, dict(method="greso", accept_bias=True, prune_schedule="fade"), "='fade'", "Leave prune_schedule out"),
+    (DPPOConfig, UNREAD_SCORE, "'grpo' prunes nothing, but completion_score='uniform'. Leave completion_score out"),
+    (DPPOConfig, UNREAD_FLOOR, "method='cppo'", "but prune_floor=0.1. Leave prune_floor out"),
+    (DPPOConfig, UNREAD_FADE, "method='greso'", "but prune_schedule='fade'. Leave prune_schedule out"),
     (DPPOConfig, dict(method="divergence_ppo_tv", epsilon=0.1), "brings its own token loss", "epsilon=0.1"),
     (DPPOConfig, dict(method="divergence_ppo_tv", delta=2.0), "brings its own token loss", "delta=2.0"),
     (DPPOConfig, dict(method="divergence_ppo_tv", vespo_k_neg=1.0), "brings its own token loss", "vespo_k_neg=1.0"),
