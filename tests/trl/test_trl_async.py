@@ -2,41 +2,45 @@
 
 import itertools
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 
-import async_two_ranks
 import numpy as np
 import pytest
 import torch
 from arrays import candidates_of
 from async_runs import GENERATIONS as G
-from async_runs import NoTransfer, ScriptedWorker, StockWorker, gradients, group_of, ours, stock
+from async_runs import (
+    ONE_CALL,
+    TWO_CALLS,
+    NoTransfer,
+    ScriptedWorker,
+    StockWorker,
+    gradients,
+    group_of,
+    on_ranks,
+    ours,
+    stock,
+)
 from peft import LoraConfig
 from refusals import refused, warned
 from tiny_runs import logged, problems, relative_difference, two_processes
 from transformers import AutoModelForCausalLM
-from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
 from trl.experimental.async_grpo.packing import TREE_ATTENTION, TreeRow, register_tree_attention
 from trl_gradients import mean_over_draws, unweighted
 
 from dppo.errors import CheckpointError, ConfigError, EngineError
 from dppo.step.in_flight import InFlight
 from dppo.step.records import drawn_block, whole_block
-from dppo.trl.async_grpo import steps
+from dppo.trl.async_grpo import steps, stream
 from dppo.trl.async_grpo.attention import serve_tree_attention
-from dppo.trl.async_grpo.config import DPPOAsyncConfig
-from dppo.trl.async_grpo.trainer import DPPOAsyncTrainer
 from dppo.types import Block, Draw
 
-SMALL = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1, "max_steps": 1}
-"""Two groups a step in one call of the loss."""
+# -- rows -------------------------------------------------------------------------------------------------------------
 
 
-# -- attention --------------------------------------------------------------------------------------------------------
-
-
-def samples_of(groups):
+def samples_of(*groups):
     names = ("input_ids", "completion_mask", "old_log_probs", "advantage")
     return [
         {name: getattr(sample, name) for name in names} | {"group_id": group.group_id, "metrics": {}}
@@ -54,62 +58,66 @@ def test_tries_are_scored_as_single_sequences(tiny_path, window):
         load = partial(load, sliding_window=window, use_sliding_window=True, max_window_layers=0,
                        layer_types=["sliding_attention"] * 2)  # fmt: skip
     tree, plain = load(attn_implementation=TREE_ATTENTION), load(attn_implementation="eager")
-    row = steps.TokenRow(samples_of([group_of(0, 0, forks=True), group_of(1, 1)]))
+    row = steps.TokenRow(samples_of(group_of(0, 0, forks=True), group_of(1, 1)))
     packed = TreeRow.pack(row)
     longest = packed.pop("tree_max_seqlens").tolist()
-    indices = {name: packed[name] for name in ("tree_kv_index", "tree_cu_seqlens_q", "tree_cu_seqlens_k")}
-    logits = tree(
-        input_ids=packed["input_ids"][None],
-        position_ids=packed["position_ids"][None],
-        tree_max_seqlen_q=longest[0],
-        tree_max_seqlen_k=longest[1],
-        **indices,
-    ).logits[0]
+    inputs = {name: packed[name] for name in ("tree_kv_index", "tree_cu_seqlens_q", "tree_cu_seqlens_k")}
+    inputs |= {"tree_max_seqlen_q": longest[0], "tree_max_seqlen_k": longest[1]}
+    logits = tree(packed["input_ids"][None], position_ids=packed["position_ids"][None], **inputs).logits[0]
     assert len(packed["input_ids"]) < sum(len(sample["input_ids"]) for sample in row.samples)  # prompts once
-    place = 0
-    for sample in row.samples:
-        alone = plain(input_ids=torch.tensor(sample["input_ids"])[None]).logits[0]
-        for token in np.flatnonzero(sample["completion_mask"][1:]):
-            found = logits[packed["token_index"][place]]
-            torch.testing.assert_close(found, alone[token], rtol=1e-5, atol=1e-5)
-            place += 1
+    expected = [
+        plain(torch.tensor(sample["input_ids"])[None]).logits[0, np.flatnonzero(sample["completion_mask"][1:])]
+        for sample in row.samples
+    ]
+    torch.testing.assert_close(logits[packed["token_index"]], torch.cat(expected), rtol=1e-5, atol=1e-5)
+
+
+def test_rows_keep_to_a_budget_and_every_process_has_as_many():
+    samples = samples_of(*(group_of(number, number) for number in range(5)))
+    for ranks, budget in ((1, 30), (2, 30), (3, None), (3, 1000)):
+        rows = steps.rows_of(samples, ranks, budget=budget, per_row=4)
+        assert len(rows) % ranks == 0 and all(row.samples for row in rows)
+        dealt = [sample for row in rows for sample in row.samples]
+        assert sorted(id(each["input_ids"]) for each in dealt) == sorted(id(each["input_ids"]) for each in samples)
+        assert budget is None or all(len(row.tokens) <= budget for row in rows)
+    few = steps.rows_of(samples[:2], 3, budget=None, per_row=4)  # fewer samples than processes
+    assert sorted(sum(s["advantage"] != 0 for s in row.samples) for row in few) == [0, 1, 1]
+    assert steps.rows_of([], 2, budget=None, per_row=4) == []
 
 
 # -- gradients --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("forks", [False, True])
-def test_with_nothing_pruned_the_gradient_is_that_of_trl(tiny_path, tmp_path, forks):
-    samples = sum(len(group_of(row, row, forks=forks).samples) for row in (0, 1))  # TRL counts rows, not completions
-    worker = StockWorker(range(4), forks=forks)
-    (expected,) = gradients(stock(tiny_path, tmp_path / "stock", worker, per_device_train_batch_size=samples))
-    trainer = ours(tiny_path, tmp_path / "ours", ScriptedWorker(forks=forks), method="grpo", **SMALL)
+CONTRACT = {
+    "one call": (ONE_CALL, False, ()),
+    "forks": (ONE_CALL, True, ()),
+    "two calls": (TWO_CALLS, False, ()),
+    "equal rewards in a group": (ONE_CALL, False, (1, 3)),
+}
+
+
+@pytest.mark.parametrize(("calls", "forks", "flat"), CONTRACT.values(), ids=CONTRACT)
+def test_with_nothing_pruned_the_gradient_is_that_of_trl(calls, forks, flat, tiny_path, tmp_path):
+    """In one call of TRL's, which counts rows; groups of equal rewards cost nothing."""
+    groups = [group_of(row, row, forks=forks, flat=row in flat) for row in (0, 1)]
+    rows = samples_of(*groups)
+    theirs = StockWorker(forks=forks, flat=flat)
+    (expected,) = gradients(stock(tiny_path, tmp_path / "stock", theirs, per_device_train_batch_size=len(rows)))
+    worker = ScriptedWorker(forks=forks, flat=flat)
+    trainer = ours(tiny_path, tmp_path / "ours", worker, method="grpo", **calls | {"max_steps": 1})
     assert relative_difference(gradients(trainer)[0], expected) < 3e-6
-
-
-def test_accumulation_divides_by_the_tokens_of_the_whole_step(tiny_path, tmp_path):
-    (expected,) = gradients(stock(tiny_path, tmp_path / "stock", StockWorker(range(4))))
-    two_calls = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}
-    found = gradients(ours(tiny_path, tmp_path / "ours", method="grpo", **SMALL | two_calls))
-    assert relative_difference(found[0], expected) < 3e-6
-    # TRL takes a mean of two means, whose numbers of tokens differ here.
-    (of_means,) = gradients(stock(tiny_path, tmp_path / "means", StockWorker(range(4)), **two_calls))
-    assert relative_difference(of_means, expected) > 1e-3
-
-
-def test_groups_of_equal_rewards_cost_nothing_and_change_nothing(tiny_path, tmp_path):
-    flat = {1, 3}.__contains__
-    (expected,) = gradients(stock(tiny_path, tmp_path / "stock", StockWorker(range(4), flat=flat)))
-    trainer = ours(tiny_path, tmp_path / "ours", ScriptedWorker(flat=flat), method="grpo", **SMALL)
-    assert relative_difference(gradients(trainer)[0], expected) < 3e-6
-    rewards = [s.metrics["reward"] for row in (0, 1) for s in group_of(row, row, flat=flat(row)).samples]
+    signal = sum(row["advantage"] != 0 for row in rows)
+    assert logged(trainer, "batch/samples_per_step")[0] == pytest.approx(signal)
+    rewards = [rows[0].metrics["reward"] for group in groups for rows in group.completions]
     assert logged(trainer, "reward")[0] == pytest.approx(np.mean(rewards))
-    assert logged(trainer, "batch/samples_per_step")[0] == G
-    assert logged(trainer, "candidates/zero_variance_groups")[0] == 0.5
+    assert logged(trainer, "candidates/zero_variance_groups")[0] == (0.5 if flat else 0.0)
+    if calls is TWO_CALLS:  # of which TRL takes the mean, and their numbers of tokens differ
+        (of_means,) = gradients(stock(tiny_path, tmp_path / "means", StockWorker(), **calls))
+        assert relative_difference(of_means, expected) > 1e-3
 
 
 def test_a_step_without_a_signal_is_a_step_with_a_gradient_of_zero(tiny_path, tmp_path, monkeypatch):
-    trainer = ours(tiny_path, tmp_path, ScriptedWorker(flat=lambda row: True), method="grpo", weight_decay=0.1)
+    trainer = ours(tiny_path, tmp_path, ScriptedWorker(flat=range(8)), method="grpo", weight_decay=0.1)
     monkeypatch.setattr(trainer, "_row_loss", None)  # nothing is forwarded
     found = gradients(trainer)
     assert len(found) == 2 and all(not value.any() for each in found for value in each.values())
@@ -127,9 +135,25 @@ def gradient_of(trainer, plan, completions):
     return {name: p.grad.clone() for name, p in trainer.model.named_parameters()}
 
 
-def full_and_mean(path, folder, *, forget="", **options):
-    """The full batch's gradient, and the mean over every draw of a method."""
-    trainer = ours(path, folder, **SMALL | options)
+def over_kept(plan):
+    kept = plan.completions.tokens_N[plan.kept(0)].sum()
+    return replace(plan, sizes=plan.sizes._replace(denominator=float(kept)))
+
+
+COMPLETIONS = {"completion_prune_rate": 0.5, "prune_floor": 0.1}
+DRAWS = {
+    "completions": (COMPLETIONS, None),
+    "cuts": ({"token_prune_rate": 0.4}, None),
+    "head": ({"head_prune_rate": 0.5, "completion_prune_rate": 0.0}, None),
+    "both": ({"completion_prune_rate": 0.3, "token_prune_rate": 0.3}, None),
+    "wrong: without weights": (COMPLETIONS, unweighted),
+    "wrong: over the kept tokens": (COMPLETIONS, over_kept),
+}
+
+
+@pytest.mark.parametrize(("options", "wrong"), DRAWS.values(), ids=DRAWS)
+def test_the_expected_gradient_is_that_of_the_full_batch(options, wrong, tiny_path, tmp_path):
+    trainer = ours(tiny_path, tmp_path, **ONE_CALL | options)
     trainer.model.double()
     groups = [group_of(0, 0, forks=True), group_of(1, 1)]
     completions = [steps.Completion(rows, place) for place, group in enumerate(groups) for rows in group.completions]
@@ -141,89 +165,53 @@ def full_and_mean(path, folder, *, forget="", **options):
             streams=lambda *_: tape,
             advantages=steps.given_advantages(completions),
         )
-        if forget == "weights":
-            plan = unweighted(plan)
-        if forget == "denominator":
-            kept = plan.completions.tokens_N[plan.kept(0)].sum()
-            plan = replace(plan, sizes=plan.sizes._replace(denominator=float(kept)))
-        return gradient_of(trainer, plan, completions)
+        return gradient_of(trainer, wrong(plan) if wrong else plan, completions)
 
-    return mean_over_draws(trainer.session, gradient)
+    full, mean = mean_over_draws(trainer.session, gradient)
+    error = relative_difference(mean, full)
+    assert error > 1e-2 if wrong else error < 1e-6
 
 
-PROBABILITIES = (0.9, 0.5, 0.3)
-"""Of three candidate prompts."""
-
-
-def full_and_mean_over_prompts(path, folder, *, loss_type, forget=""):
-    """As ``full_and_mean``, over every set of prompts that is requested; their groups come back in another order."""
-    trainer = ours(path, folder, **SMALL, rows=3, completion_prune_rate=0.0, loss_type=loss_type)
+@pytest.mark.parametrize(
+    ("loss_type", "weighted", "unbiased"), [("dr_grpo", True, True), ("dr_grpo", False, False), ("dapo", True, False)]
+)
+def test_the_expected_gradient_over_prompts_is_that_of_all(loss_type, weighted, unbiased, tiny_path, tmp_path):
+    """Over every set of three that is requested. ``dapo`` divides by tokens that are rolled out, which follow the draw:
+    it is declared as biased."""
+    prob_P = torch.tensor([0.9, 0.5, 0.3], dtype=torch.float64)
+    trainer = ours(tiny_path, tmp_path, **ONE_CALL, data=problems(3), completion_prune_rate=0.0, loss_type=loss_type)
     trainer.model.double()
-    flying = InFlight(prompts=len(PROBABILITIES), generations=G)
+    trainer.session.source = None  # nothing is learned from one group for the next
 
     def gradient(keep_P, prob_P):
-        weight_P = torch.where(keep_P, 1 / prob_P, 0.0)
-        if forget:
-            weight_P = keep_P.double()
+        weight_P = torch.where(keep_P, 1 / prob_P, 0.0) if weighted else keep_P.double()
         drawn = Draw(keep_N=keep_P, prob_N=prob_P, weight_N=weight_P)
         block = Block(candidates=candidates_of([1.0] * len(keep_P)), draw=drawn)
         rows = keep_P.nonzero()[:, 0].tolist()
-        session = flying.after_block(drawn_block(block, G), [str(row) for row in rows])
-        requested, _ = session.after_update({str(row) for row in reversed(rows)})
-        groups = [group_of(row, row) for row in rows]
+        flying = InFlight(prompts=len(keep_P), generations=G)
+        flying = flying.after_block(drawn_block(block, G), [str(row) for row in rows])
+        requested, _ = flying.after_update({str(row) for row in rows})
         trainer.session.samples = None
+        groups = [group_of(row, row) for row in rows]
         return gradient_of(trainer, *steps.planned(trainer.session, requested, groups, 0, 0.0))
 
-    trainer.session.source = None  # nothing is learned from one group for the next
     full = gradient(torch.ones(3, dtype=torch.bool), torch.ones(3, dtype=torch.float64))
-    prob_P, mean = torch.tensor(PROBABILITIES, dtype=torch.float64), dict.fromkeys(full, 0.0)
+    mean = dict.fromkeys(full, 0.0)
     for kept in itertools.product((True, False), repeat=3):
-        keep_P = torch.tensor(kept)
-        if not any(kept):
-            continue  # its gradient is zero
-        chance, found = torch.where(keep_P, prob_P, 1 - prob_P).prod(), gradient(keep_P, prob_P)
-        mean = {name: mean[name] + chance * found[name] for name in full}
-    return full, mean
-
-
-def test_the_expected_gradient_over_prompts_is_that_of_all(tiny_path, tmp_path):
-    full, mean = full_and_mean_over_prompts(tiny_path, tmp_path, loss_type="dr_grpo")
-    assert relative_difference(mean, full) < 1e-6
-
-
-@pytest.mark.parametrize(("loss_type", "forget"), [("dr_grpo", "weights"), ("dapo", "")])
-def test_prompts_without_weights_or_with_their_own_denominator_are_seen(tiny_path, tmp_path, loss_type, forget):
-    """``dapo`` divides by tokens that are rolled out, which follow the draw: it is declared as biased."""
-    full, mean = full_and_mean_over_prompts(tiny_path, tmp_path, loss_type=loss_type, forget=forget)
-    assert relative_difference(mean, full) > 1e-2
-
-
-DRAWS = {
-    "completions": {"completion_prune_rate": 0.5, "prune_floor": 0.1},
-    "cuts": {"token_prune_rate": 0.4},
-    "head": {"head_prune_rate": 0.5, "completion_prune_rate": 0.0},
-    "both": {"completion_prune_rate": 0.3, "token_prune_rate": 0.3},
-}
-
-
-@pytest.mark.parametrize("options", DRAWS.values(), ids=DRAWS)
-def test_the_expected_gradient_is_that_of_the_full_batch(tiny_path, tmp_path, options):
-    full, mean = full_and_mean(tiny_path, tmp_path, **options)
-    assert relative_difference(mean, full) < 1e-6
-
-
-@pytest.mark.parametrize("forget", ["weights", "denominator"])
-def test_a_wrong_estimator_is_seen(tiny_path, tmp_path, forget):
-    full, mean = full_and_mean(tiny_path, tmp_path, forget=forget, **DRAWS["completions"])
-    assert relative_difference(mean, full) > 1e-2
+        if any(kept):  # the gradient of none is zero
+            keep_P = torch.tensor(kept)
+            chance, found = torch.where(keep_P, prob_P, 1 - prob_P).prod(), gradient(keep_P, prob_P)
+            mean = {name: mean[name] + chance * found[name] for name in full}
+    error = relative_difference(mean, full)
+    assert error < 1e-6 if unbiased else error > 1e-2
 
 
 @pytest.mark.slow  # two more processes: tests/trl/test_trl_ranks.py is quick
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
 def test_two_ranks_have_the_gradient_of_one(tiny_path, tmp_path, kind):
-    two_processes("async_two_ranks.py", tiny_path, tmp_path, kind)
+    two_processes("async_runs.py", tiny_path, tmp_path, kind)
     found = torch.load(tmp_path / "gradients.pt")
-    for name, expected in async_two_ranks.run(tiny_path, tmp_path / "one", 1).items():
+    for name, expected in on_ranks(tiny_path, tmp_path / "one", 1).items():
         assert len(found[name]) == len(expected) == 3
         signal = [any(value.any() for value in each.values()) for each in expected]
         assert any(signal) == (name != "nothing")
@@ -233,28 +221,15 @@ def test_two_ranks_have_the_gradient_of_one(tiny_path, tmp_path, kind):
             assert not has_signal or relative_difference(here, whole) < 1e-3, name  # of weights after Adam's steps
 
 
-def test_rows_keep_to_a_budget_and_every_process_has_as_many():
-    samples = samples_of([group_of(number, number) for number in range(5)])
-    for ranks, budget in ((1, 30), (2, 30), (3, None), (3, 1000)):
-        rows = steps.rows_of(samples, ranks, budget=budget, per_row=4)
-        assert len(rows) % ranks == 0 and all(row.samples for row in rows)
-        assert sorted(id(s["input_ids"]) for row in rows for s in row.samples) == sorted(
-            id(s["input_ids"]) for s in samples
-        )
-        assert budget is None or all(len(row.tokens) <= budget for row in rows)
-    few = steps.rows_of(samples[:2], 3, budget=None, per_row=4)  # fewer samples than processes
-    assert sorted(sum(s["advantage"] != 0 for s in row.samples) for row in few) == [0, 1, 1]
-    assert steps.rows_of([], 2, budget=None, per_row=4) == []
-
-
 # -- groups -----------------------------------------------------------------------------------------------------------
 
 
 def trained_ids(trainer, **options):
+    """Numbers of the groups of each step."""
     found, original = [], trainer.passes_of
 
     def record(plan, completions):
-        found.append(list(trainer._trained))
+        found.append([*trainer._trained])
         return original(plan, completions)
 
     trainer.passes_of = record
@@ -262,28 +237,35 @@ def trained_ids(trainer, **options):
     return found
 
 
-def all_ids(trainer):
-    return [number for each in trained_ids(trainer) for number in each]
-
-
 def test_the_last_call_of_a_step_has_all_rows(tiny_path, tmp_path):
     calls = itertools.islice(ours(tiny_path, tmp_path).get_train_dataloader(), 4)
     assert [len(call["rows"]) > 0 for call in calls] == [False, True] * 2
 
 
-def test_groups_come_back_in_any_order(tiny_path, tmp_path):
+def test_groups_come_back_late_in_any_order_twice_or_unasked(tiny_path, tmp_path):
+    """One that took longer than a step is not overtaken until it is stale."""
     held = []
 
-    def late(group, worker):
-        held.append(group)
-        return [held.pop(), held.pop(), held.pop()] if len(held) == 3 else []
+    def late(group, worker):  # every fourth row comes when six more groups were asked for
+        held.append((len(worker.asked) + 6 * (group.group_id % 4 == 0), group))
+        back = [each for due, each in held if due <= len(worker.asked)]
+        held[:] = [(due, each) for due, each in held if due > len(worker.asked)]
+        return [*back, *back[:1], group_of(10_000, 0)]
 
-    trainer = ours(tiny_path, tmp_path, ScriptedWorker(late), max_steps=4)
+    trainer = ours(tiny_path, tmp_path, ScriptedWorker(late), max_steps=12, max_staleness=3, data=problems(30))
     found = trained_ids(trainer)
-    assert [len(each) for each in found] == [2] * 4
-    flat = [number for each in found for number in each]
-    assert len(set(flat)) == 8 and flat != sorted(flat)
-    assert all(each == sorted(each) for each in found)  # in the order of the requests, whichever came first
+    ids = [*itertools.chain(*found)]
+    assert len(ids) == len(set(ids)) == 24 and ids != sorted(ids) and 10_000 not in ids
+    assert all(len(each) == 2 and each == sorted(each) for each in found)  # in the order of the requests
+    assert sum(logged(trainer, "sample/dropped_stale_total")) == 0
+    assert trainer.state.log_history[0]["sample/unrequested_total"] > 0
+
+
+def too_long(group):
+    sample = group.completions[0][0]
+    for name in ("input_ids", "completion_mask", "old_log_probs"):
+        setattr(sample, name, np.resize(getattr(sample, name), 60))
+    return [group]
 
 
 @pytest.mark.parametrize(
@@ -291,86 +273,55 @@ def test_groups_come_back_in_any_order(tiny_path, tmp_path):
     [
         (lambda group: [], "sample/requested_again_total"),
         (lambda group: [replace(group, model_version=-5)], "sample/dropped_stale_total"),
+        (too_long, "batch/dropped_oversize_total"),
     ],
-    ids=["lost", "stale"],
+    ids=["lost", "stale", "too long"],
 )
-def test_a_group_that_is_lost_or_stale_is_asked_for_again(change, counted, tiny_path, tmp_path):
+def test_a_group_that_cannot_be_trained_on_is_asked_for_again_or_replaced(change, counted, tiny_path, tmp_path):
     worker = ScriptedWorker(lambda group, worker: change(group) if group.group_id == 1 else [group])
-    trainer = ours(tiny_path, tmp_path, worker, rows=30, max_steps=8, max_staleness=1)
-    found, rows = all_ids(trainer), dict(worker.asked)
-    assert 1 not in found and [rows[number] for number in found].count(rows[1]) == 1
+    options = {"max_steps": 8, "max_staleness": 1, "token_budget": 50, "data": problems(30)}
+    trainer = ours(tiny_path, tmp_path, worker, **options)
+    with warned("token_budget=50") if change is too_long else nullcontext():
+        ids = [*itertools.chain(*trained_ids(trainer))]
+    rows = dict(worker.asked)
+    assert 1 not in ids and [rows[number] for number in ids].count(rows[1]) == (change is not too_long)
     assert sum(logged(trainer, counted)) == 1
-
-
-class Patient(ScriptedWorker):
-    """A worker that is well, whatever does not come."""
-
-    def check_health(self, stale_after_s):
-        pass
 
 
 @pytest.mark.parametrize(("max_staleness", "lost"), [(0, {1}), (1, {0, 1, 2})])
 def test_groups_without_which_no_step_can_be_made_are_asked_for_again(
-    tiny_path, tmp_path, monkeypatch, max_staleness, lost
+    max_staleness, lost, tiny_path, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("dppo.trl.async_grpo.stream.POLL_SECONDS", 0.01)
-    worker = Patient(lambda group, worker: [group] * (group.group_id not in lost))
+    monkeypatch.setattr(stream, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(ScriptedWorker, "check_health", lambda *_: None)
+    worker = ScriptedWorker(lambda group, worker: [group] * (group.group_id not in lost))
     trainer = ours(tiny_path, tmp_path, worker, max_staleness=max_staleness, heartbeat_stale_after_s=0.02)
-    assert len(all_ids(trainer)) == 4
-
-
-def test_a_group_that_took_longer_than_a_step_is_not_overtaken_until_it_is_stale(tiny_path, tmp_path):
-    held = []
-
-    def late(group, worker):  # every fourth row comes when six more groups were asked for
-        held.append((len(worker.asked) + 6 * (group.group_id % 4 == 0), group))
-        back = [each for due, each in held if due <= len(worker.asked)]
-        held[:] = [(due, each) for due, each in held if due > len(worker.asked)]
-        return back
-
-    trainer = ours(tiny_path, tmp_path, ScriptedWorker(late), max_steps=12, max_staleness=3, rows=30)
-    ids = all_ids(trainer)
-    assert len(ids) == 24 and ids != sorted(ids)
-    assert sum(logged(trainer, "sample/dropped_stale_total")) == 0
-
-
-def test_a_group_is_trained_on_once(tiny_path, tmp_path):
-    worker = ScriptedWorker(lambda group, worker: [group, group, group_of(10_000, 0)])
-    trainer = ours(tiny_path, tmp_path, worker, max_steps=4)
-    found = all_ids(trainer)
-    assert len(found) == len(set(found)) == 8 and 10_000 not in found
-    assert trainer.state.log_history[0]["sample/unrequested_total"] > 0
-
-
-def test_a_group_too_long_for_a_row_is_replaced_by_another_prompt(tiny_path, tmp_path):
-    def long(group, worker):
-        if group.group_id == 0:
-            first = group.completions[0][0]
-            first.input_ids = np.concatenate([first.input_ids, np.full(60, 4)])
-            first.completion_mask = np.concatenate([first.completion_mask, np.ones(60, int)])
-            first.old_log_probs = np.concatenate([first.old_log_probs, np.zeros(60, np.float32)])
-        return [group]
-
-    trainer = ours(tiny_path, tmp_path, ScriptedWorker(long), max_steps=3, token_budget=50)
-    with pytest.warns(UserWarning, match="token_budget=50"):
-        assert 0 not in all_ids(trainer)
-    assert sum(logged(trainer, "batch/dropped_oversize_total")) == 1
+    assert [len(each) for each in trained_ids(trainer)] == [2, 2]
 
 
 @pytest.mark.filterwarnings("ignore:a group is left out")
-@pytest.mark.parametrize("change", ["long", "old"])
-def test_a_run_in_which_no_group_can_be_trained_on_ends(tiny_path, tmp_path, change):
-    worker, budget = ScriptedWorker(), 5
-    if change == "old":
-        worker, budget = ScriptedWorker(lambda group, worker: [replace(group, model_version=-9)]), 0
-    trainer = ours(tiny_path, tmp_path, worker, token_budget=budget)
-    with pytest.raises(EngineError, match="token_budget=5" if change == "long" else "update_model_version"):
+@pytest.mark.parametrize(
+    ("change", "budget", "error", "named"),
+    [
+        (lambda group: [group], 5, EngineError, "token_budget=5"),
+        (lambda group: [replace(group, model_version=-9)], 0, EngineError, "update_model_version"),
+        (lambda group: group.samples, 0, EngineError, "RolloutSample"),
+        (lambda group: [], 0, RuntimeError, "nothing comes"),
+    ],
+    ids=["all too long", "all stale", "single samples", "dead"],
+)
+def test_a_worker_that_sends_nothing_of_use_ends_the_run(
+    change, budget, error, named, tiny_path, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(stream, "POLL_SECONDS", 0.01)
+    trainer = ours(tiny_path, tmp_path, ScriptedWorker(lambda group, worker: change(group)), token_budget=budget)
+    with refused(error, named):
         trainer.train()
 
 
 def test_an_epoch_counts_candidates_and_schedules_follow_it(tiny_path, tmp_path):
     options = {"completion_prune_rate": 0.5, "prune_schedule": "stop", "prune_until": 0.5}
-    trainer = ours(tiny_path, tmp_path, rows=6, max_steps=-1, num_train_epochs=2, **options)
+    trainer = ours(tiny_path, tmp_path, data=problems(6), max_steps=-1, num_train_epochs=2, **options)
     assert len(trained_ids(trainer)) == 6 and trainer.state.global_step == 6
     rates = [each["prune/completion_rate"] for each in trainer.state.log_history if "loss" in each]
     assert rates[:3] == pytest.approx([0.5] * 3, abs=0.2) and rates[3:] == [0] * 3
@@ -378,45 +329,25 @@ def test_an_epoch_counts_candidates_and_schedules_follow_it(tiny_path, tmp_path)
 
 def test_an_epoch_of_longer_blocks_counts_all_their_candidates(tiny_path, tmp_path):
     options = {"prompt_prune_rate": 0.5, "prompt_mode": "fill", "loss_type": "dr_grpo", "num_train_epochs": 6}
-    worker = ScriptedWorker(flat=lambda row: row % 3 > 0)
-    trainer = ours(tiny_path, tmp_path, worker, rows=24, max_steps=-1, per_device_train_batch_size=8, **options)
+    worker = ScriptedWorker(flat={row for row in range(24) if row % 3})
+    trainer = ours(tiny_path, tmp_path, worker, data=problems(24), max_steps=-1, **ONE_CALL | options)
     trainer.train()
+    assert min(logged(trainer, "prune/prompts_kept_share")) < 1
     ahead = 3 * 2 * 4  # blocks that were requested and not trained on are at most twice as long as a step
     assert 6 * 24 <= trainer.session.source.stream.epochs * 24 <= 6 * 24 + ahead + 8
 
 
-def test_a_second_run_of_a_trainer_uses_no_number_twice(tiny_path, tmp_path):
-    trainer = ours(tiny_path, tmp_path)
-    first = all_ids(trainer)
-    asked = list(trainer.rollout_worker.asked)
+def test_a_second_run_of_an_adapter_trains_it_and_uses_no_number_twice(tiny_path, tmp_path):
+    trainer = ours(tiny_path, tmp_path, peft_config=LoraConfig(target_modules="all-linear", r=2))
+    before = {name: p.clone() for name, p in trainer.model.named_parameters() if p.requires_grad}
+    first = [*itertools.chain(*trained_ids(trainer))]
+    assert all("lora" in name for name in before)
+    assert any(not torch.equal(p, before[name]) for name, p in trainer.model.named_parameters() if name in before)
+    asked = [*trainer.rollout_worker.asked]
     trainer.train()
     again = trainer.rollout_worker.asked[len(asked) :]
     assert {*first}.isdisjoint(number for number, _ in again)
-    new = [number for number, row in again if (number, row) not in asked]
-    assert min(new) > max(number for number, _ in asked)
-
-
-def test_an_adapter_trains(tiny_path, tmp_path):
-    trainer = ours(tiny_path, tmp_path, peft_config=LoraConfig(target_modules="all-linear", r=2))
-    before = {name: p.clone() for name, p in trainer.model.named_parameters() if p.requires_grad}
-    trainer.train()
-    assert all("lora" in name for name in before)
-    assert any(not torch.equal(p, before[name]) for name, p in trainer.model.named_parameters() if name in before)
-
-
-def test_prompts_are_pruned_with_their_probabilities(tiny_path, tmp_path, monkeypatch):
-    options = {"per_device_train_batch_size": 16, "prompt_prune_rate": 0.4, "loss_type": "dr_grpo", "max_steps": 12}
-    found, original = [], steps.planned
-
-    def record(*args):
-        plan, completions = original(*args)
-        found.append(plan.prompts)
-        return plan, completions
-
-    monkeypatch.setattr(steps, "planned", record)
-    ours(tiny_path, tmp_path, ScriptedWorker(flat=range(5).__contains__), **options).train()
-    assert min(len(each.row_Q) for each in found) < 8  # fewer are rolled out once there is a history
-    assert all(bool((each.prob_Q * each.draw.weight_N[each.draw.keep_N] - 1).abs().max() < 1e-9) for each in found)
+    assert min(number for number, _ in {*again} - {*asked}) > max(number for number, _ in asked)
 
 
 # -- checkpoints ------------------------------------------------------------------------------------------------------
@@ -430,8 +361,7 @@ def test_a_resumed_run_equals_one_that_was_not_interrupted(tiny_path, tmp_path):
     ours(tiny_path, tmp_path / "cut", **options | {"max_steps": 3}).train()
     resumed = ours(tiny_path, tmp_path / "cut", **options)
     assert trained_ids(resumed, resume_from_checkpoint=True) == expected[3:]
-    for one, other in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):
-        assert torch.equal(one, other)
+    assert all(map(torch.equal, whole.model.parameters(), resumed.model.parameters()))
     # What was in flight is asked for under the same numbers, and nothing twice.
     assert len(set(resumed.rollout_worker.asked)) == len(resumed.rollout_worker.asked)
 
@@ -458,32 +388,12 @@ REFUSED = {
     "alone": ({"num_generations": 1}, "num_generations"),
     "field": ({"prompt_prune": 0.3}, "prompt_prune"),
     "groups": ({"num_generations": 6}, "gradient_accumulation_steps: 3"),
+    "worker": ({"worker": NoTransfer()}, "request"),
+    "streamed": ({"data": problems(8).to_iterable_dataset()}, "streaming"),
 }
 
 
 @pytest.mark.parametrize(("options", "named"), REFUSED.values(), ids=REFUSED)
-def test_options_that_would_be_silently_wrong_are_refused(tiny_path, tmp_path, options, named):
-    with pytest.raises(ConfigError, match=named):
+def test_options_that_would_be_silently_wrong_are_refused(options, named, tiny_path, tmp_path):
+    with refused(ConfigError, named):
         ours(tiny_path, tmp_path, **options)
-
-
-def test_workers_and_data_without_requests_are_refused(tiny_path, tmp_path):
-    args = DPPOAsyncConfig(str(tmp_path), bf16=False, use_cpu=True, report_to="none")
-    with pytest.raises(ConfigError, match="request"):
-        DPPOAsyncTrainer(tiny_path, args=args, train_dataset=problems(4), rollout_worker=NoTransfer())
-    streamed = problems(4).to_iterable_dataset()
-    with pytest.raises(ConfigError, match="streaming"):
-        DPPOAsyncTrainer(tiny_path, args=args, train_dataset=streamed, rollout_worker=ScriptedWorker())
-
-
-def test_a_worker_that_sends_single_samples_is_refused(tiny_path, tmp_path):
-    trainer = ours(tiny_path, tmp_path, ScriptedWorker(lambda group, worker: group.samples))
-    with pytest.raises(EngineError, match=RolloutSample.__name__):
-        trainer.train()
-
-
-def test_a_worker_that_has_died_ends_the_run(tiny_path, tmp_path, monkeypatch):
-    monkeypatch.setattr("dppo.trl.async_grpo.stream.POLL_SECONDS", 0.01)
-    trainer = ours(tiny_path, tmp_path, ScriptedWorker(lambda group, worker: []))
-    with pytest.raises(RuntimeError, match="nothing comes"):
-        trainer.train()
