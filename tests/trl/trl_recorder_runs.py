@@ -23,6 +23,7 @@ def make(path, folder, *, ours=True, recorded=True, reward=length_reward, callba
         reward_funcs=reward,
         args=(DPPOConfig if ours else GRPOConfig)(**settings),
         train_dataset=problems(ROWS),
+        eval_dataset=problems(ROWS) if "eval_strategy" in options else None,
         callbacks=[*callbacks],
         rollout_func=scripted,
     )
