@@ -9,9 +9,10 @@ SAVED = SHORT | dict(per_device_train_batch_size=4 * GENERATIONS, max_completion
 SAVED |= dict(save_strategy="steps", save_steps=1)
 
 
-def trainer(path, folder, *, seen, callbacks=(), prompts=10, reward=length_reward, rollout=None, **options):
+def trainer(path, folder, *, seen=None, callbacks=(), prompts=10, reward=length_reward, rollout=None, **options):
     def seen_reward(prompts, completions, **columns):
-        seen.append(tuple(prompts))
+        if seen is not None:
+            seen.append(tuple(prompts))
         return reward(prompts, completions, **columns)
 
     seen_reward.__name__ = reward.__name__

@@ -1,6 +1,5 @@
 """Checkpoints that lack something, are damaged, or cannot be written: a clear error, and never another run unsaid."""
 
-import contextlib
 import json
 import os
 import resource
@@ -32,7 +31,7 @@ from dppo.trl.grpo.prompts import content_of
 def straight(tiny_path, tmp_path_factory):
     """A run left alone, and its checkpoints."""
     folder = tmp_path_factory.mktemp("straight")
-    trainer(tiny_path, folder, seen=[]).train()
+    trainer(tiny_path, folder).train()
     return folder
 
 
@@ -50,8 +49,16 @@ def check(folder, **accepted):
     return faults
 
 
+def damage(path):
+    """Other bytes at the same length; a second time, the old ones."""
+    content = bytearray(path.read_bytes())
+    middle = slice(len(content) // 2, len(content) // 2 + 4096)
+    content[middle] = bytes(byte ^ 255 for byte in content[middle])
+    path.write_bytes(content)
+
+
 def resumed(path, run, **options):
-    made = trainer(path, run, seen=[], **options)
+    made = trainer(path, run, **options)
     made.train(resume_from_checkpoint=str(run / "checkpoint-3"))
     return made
 
@@ -61,16 +68,25 @@ NAMES = (*BINARY, "dppo_state.json")
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_missing_file_is_named_with_an_older_checkpoint(name, run):
-    (run / "checkpoint-3" / name).unlink()
+def test_a_damaged_or_missing_file_is_named_with_a_checkpoint_that_is_whole(name, run):
+    newest, older = run / "checkpoint-3", run / "checkpoint-2"
+    assert check(newest) == {}
+    if name in BINARY:  # damage leaves its size
+        damage(newest / name)
+        with refused(CheckpointError, newest, name, "damaged", f"Resume from {older}"):
+            check(newest, accept_missing=True)
+    (newest / name).unlink()
     accept = () if name == BINARY[0] else ("accept_missing",)
-    with refused(CheckpointError, "checkpoint-3", name, "checkpoint-2", *accept):
-        check(run / "checkpoint-3")
+    with refused(CheckpointError, newest, name, f"Resume from {older}", *accept):
+        check(newest)
     if accept:
-        assert MISSING in check(run / "checkpoint-3", accept_missing=True).values()
+        assert MISSING in check(newest, accept_missing=True).values()
+        damage(older / BINARY[0])
+        with refused(CheckpointError, newest, name, "no other whole checkpoint"):
+            check(newest)
     else:
         with refused(CheckpointError, name):
-            check(run / "checkpoint-3", accept_missing=True)
+            check(newest, accept_missing=True)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -83,65 +99,38 @@ def test_without_a_list_of_files_half_a_file_is_an_error_too(name, tiny_path, ru
         resumed(tiny_path, run)
 
 
-@pytest.mark.parametrize("make", [partial(trainer, seen=[], beta=0.1), dpo_runs.ours], ids=["grpo", "dpo"])
+@pytest.mark.parametrize("make", [partial(trainer, beta=0.1), dpo_runs.ours], ids=["grpo", "dpo"])
 def test_a_reference_that_follows_goes_on(make, tiny_path, tmp_path):
     moving = dict(sync_ref_model=True, ref_model_sync_steps=1, max_steps=3, save_strategy="steps", save_steps=2)
-    whole = make(tiny_path, tmp_path / "a", **moving)
+    whole, again = (make(tiny_path, tmp_path / folder, **moving) for folder in ("a", "b"))
     for parameter in whole.ref_model.parameters():  # a view, as some versions of transformers load them
         parameter.data = torch.stack([parameter.data, parameter.data], dim=-1)[..., 0]
     whole.train()
     checkpoint = tmp_path / "a" / "checkpoint-2"
-    again = make(tiny_path, tmp_path / "b", **moving)
     again.train(resume_from_checkpoint=str(checkpoint))
     for model in ("model", "ref_model"):
-        pairs = zip(getattr(whole, model).parameters(), getattr(again, model).parameters(), strict=True)
-        assert all(torch.equal(one, other) for one, other in pairs), model
+        assert all(map(torch.equal, getattr(whole, model).parameters(), getattr(again, model).parameters())), model
     (checkpoint / REFERENCE).unlink()
     with refused(CheckpointError, "sync_ref_model", "accept_missing=True"):
-        make(tiny_path, tmp_path / "b", **moving).train(resume_from_checkpoint=str(checkpoint))
-    with pytest.warns(UserWarning, match="sync_ref_model has moved.* is another run"):
-        make(tiny_path, tmp_path / "b", accept_missing=True, **moving).train(resume_from_checkpoint=str(checkpoint))
+        again.train(resume_from_checkpoint=str(checkpoint))
+    again.args.accept_missing = True
+    with warned("sync_ref_model has moved", " is another run"):
+        again.train(resume_from_checkpoint=str(checkpoint))
 
 
 def test_checkpoints_of_the_model_alone_do_not_send_to_each_other(tiny_path, tmp_path):
     """The wrong twin looks at checksums alone, and so each of them names the other as the one to resume from."""
-    trainer(tiny_path, tmp_path, seen=[], max_steps=2, save_only_model=True).train()
+    trainer(tiny_path, tmp_path, max_steps=2, save_only_model=True).train()
     for step in (1, 2):
         with refused(CheckpointError, "save_only_model: true", "optimizer.pt", "no other whole") as info:
             check(tmp_path / f"checkpoint-{step}")
         assert "Resume from" not in str(info.value)
     with warned("optimizer.pt"):
-        made = trainer(tiny_path, tmp_path, seen=[], max_steps=3, accept_missing=True)
+        made = trainer(tiny_path, tmp_path, max_steps=3, accept_missing=True)
         made.train(resume_from_checkpoint=True)
     assert made.state.global_step == 3
     with refused(CheckpointError, "checkpoint-3"):  # which has all its parts
         check(tmp_path / "checkpoint-2")
-
-
-def damage(path):
-    """Other bytes at the same length; a second time, the old ones."""
-    content = bytearray(path.read_bytes())
-    middle = slice(len(content) // 2, len(content) // 2 + 4096)
-    content[middle] = bytes(byte ^ 255 for byte in content[middle])
-    path.write_bytes(content)
-
-
-@pytest.mark.parametrize("name", BINARY)
-def test_a_damaged_file_is_named_with_a_checkpoint_that_is_whole(name, run):
-    """The twin, a list of sizes alone, finds nothing."""
-    newest = run / "checkpoint-3"
-    sizes = {path: path.stat().st_size for path in newest.iterdir()}
-    assert check(newest) == {}
-    damage(newest / name)
-    with refused(CheckpointError, newest, name, "damaged", "checkpoint-2"):
-        check(newest, accept_missing=True)
-    damage(run / "checkpoint-2" / name)
-    with refused(CheckpointError, newest, name, "no other whole checkpoint"):
-        check(newest)
-    assert {path: path.stat().st_size for path in newest.iterdir()} == sizes
-    listed = json.loads((newest / LIST_FILE).read_text())["files"]
-    del sizes[newest / LIST_FILE]
-    assert {newest / name: size for name, (size, _) in listed.items()} == sizes
 
 
 @pytest.mark.parametrize("text", ["{", "{}", '{"files": {"model.safetensors": 5}}', '{"files": []}'])
@@ -184,30 +173,30 @@ def test_the_state_of_another_optimizer_is_refused(tiny_path, run):
         assert resumed(tiny_path, run, optim="sgd", accept_missing=True).state.global_step == 8
 
 
-@pytest.mark.parametrize("name", ["dppo_batch_0.safetensors", "dppo_history.npz"])
-def test_a_run_without_its_generation_or_history_goes_on_where_that_is_accepted(name, tiny_path, tmp_path):
+HALVES = partial(trainer, steps_per_generation=2, per_device_train_batch_size=8)
+LACKING = {
+    "generation": (HALVES, "dppo_batch_0.safetensors"),
+    "history": (HALVES, "dppo_history.npz"),
+    "sft": (sft_runs.ours, "dppo_rows.npz"),
+    "dpo": (dpo_runs.ours, "dppo_rows.npz"),
+}
+
+
+@pytest.mark.parametrize(("make", "name"), LACKING.values(), ids=LACKING)
+def test_a_run_counts_its_tokens_on_and_without_a_file_goes_on_where_that_is_accepted(make, name, tiny_path, tmp_path):
     """The wrong twin offers ``accept_missing`` and then cannot read the file."""
-    options = {"steps_per_generation": 2, "per_device_train_batch_size": 8}
-    trainer(tiny_path, tmp_path, seen=[], max_steps=3, **options).train()
-    (tmp_path / "checkpoint-3" / name).unlink()
-    with pytest.warns(UserWarning, match=f"lacks {name}"):
-        made = resumed(tiny_path, tmp_path, max_steps=5, accept_missing=True, **options)
-    assert made.state.global_step == 5
-
-
-@pytest.mark.parametrize("kind", [sft_runs, dpo_runs], ids=["sft", "dpo"])
-def test_rows_go_on_without_their_scores_and_count_their_tokens_on(kind, tiny_path, tmp_path):
-    saving = dict(max_steps=3, save_strategy="steps", save_steps=1)
-    whole = kind.ours(tiny_path, tmp_path / "a", **saving)
+    saving = dict(max_steps=5, save_strategy="steps", save_steps=1)
+    whole, again, accepts = (
+        make(tiny_path, tmp_path / folder, accept_missing=folder == "c", **saving) for folder in ("a", "b", "c")
+    )
     whole.train()
-    checkpoint = tmp_path / "a" / "checkpoint-2"
-    for name in (None, "dppo_rows.npz"):
-        if name is not None:
-            (checkpoint / name).unlink()
-        again = kind.ours(tiny_path, tmp_path / "b", accept_missing=bool(name), **saving)
-        with pytest.warns(UserWarning, match=f"lacks {name}") if name else contextlib.nullcontext():
-            again.train(resume_from_checkpoint=str(checkpoint))
-        assert logged(again, "num_tokens")[-1] == logged(whole, "num_tokens")[-1] or name
+    checkpoint = tmp_path / "a" / "checkpoint-3"
+    again.train(resume_from_checkpoint=str(checkpoint))
+    assert logged(again, "num_tokens")[-1] == logged(whole, "num_tokens")[-1]
+    (checkpoint / name).unlink()
+    with warned(f"lacks {name}"):
+        accepts.train(resume_from_checkpoint=str(checkpoint))
+    assert accepts.state.global_step == 5
 
 
 def said(caught):
@@ -259,7 +248,7 @@ def test_the_newest_complete_one_is_resumed_and_others_are_said(asked, field, ti
     shutil.copytree(run / "checkpoint-3", run / "checkpoint-4")
     (run / "checkpoint-4" / "trainer_state.json").unlink()
     path = field if field in (None, "true") else str(run / field)
-    made = trainer(tiny_path, run, seen=[], resume_from_checkpoint=path)
+    made = trainer(tiny_path, run, resume_from_checkpoint=path)
     with pytest.warns(UserWarning, match="checkpoint-4 is passed over"):
         made.train(resume_from_checkpoint=asked)
     assert made.last_checkpoint and len(made.state.log_history) > 8
@@ -267,7 +256,7 @@ def test_the_newest_complete_one_is_resumed_and_others_are_said(asked, field, ti
 
 
 def test_a_checkpoint_that_is_not_there_is_refused(tiny_path, run):
-    made = trainer(tiny_path, run / "nothing", seen=[], resume_from_checkpoint=str(run / "checkpoint-7"))
+    made = trainer(tiny_path, run / "nothing", resume_from_checkpoint=str(run / "checkpoint-7"))
     for asked, named in ((True, "no complete checkpoint"), (None, "checkpoint-7 cannot be resumed")):
         with refused(CheckpointError, named):
             made.train(resume_from_checkpoint=asked)
@@ -287,7 +276,7 @@ def test_older_checkpoints_go_when_the_new_one_is_on_the_disk(tiny_path, tmp_pat
 
     monkeypatch.setattr(os, "fsync", flushed)
     monkeypatch.setattr(loop, "rotate_checkpoints", rotated)
-    trainer(tiny_path, tmp_path, seen=[], max_steps=2, save_total_limit=1).train()
+    trainer(tiny_path, tmp_path, max_steps=2, save_total_limit=1).train()
     assert [path.name for path in tmp_path.glob("checkpoint-*")] == ["checkpoint-2"]
     folder, last = tmp_path / "checkpoint-2", done[done.index("rotated") + 1 :]
     before = last[: last.index("rotated")]
@@ -300,7 +289,7 @@ def test_older_checkpoints_go_when_the_new_one_is_on_the_disk(tiny_path, tmp_pat
 
 def test_a_second_try_at_a_step_is_not_complete_before_its_end(tiny_path, tmp_path, monkeypatch):
     """Files of equal length, half of them new: with the list of the first try it is complete."""
-    made = trainer(tiny_path, tmp_path, seen=[], max_steps=2)
+    made = trainer(tiny_path, tmp_path, max_steps=2)
     made.train()
     folder = tmp_path / "checkpoint-2"
     assert latest_checkpoint(tmp_path) == folder and not find_faults(folder)
@@ -328,7 +317,7 @@ def test_one_that_was_never_sealed_is_passed_over(run):
     assert latest_checkpoint(run) == run / "checkpoint-3", "TRL's own have neither"
 
 
-@pytest.mark.parametrize("make", [partial(trainer, seen=[]), ours])
+@pytest.mark.parametrize("make", [partial(trainer), ours])
 def test_each_node_has_the_state_where_it_is_asked_for(make, tiny_path, tmp_path, monkeypatch):
     """As the first process of the second node."""
     made = make(tiny_path, tmp_path)
@@ -341,7 +330,7 @@ def test_each_node_has_the_state_where_it_is_asked_for(make, tiny_path, tmp_path
 
 def test_a_full_disk_names_the_checkpoint_before(tiny_path, tmp_path):
     """The kernel refuses a byte beyond the limit, as it does where there is no room."""
-    made = trainer(tiny_path, tmp_path, seen=[], max_steps=2)
+    made = trainer(tiny_path, tmp_path, max_steps=2)
     save, (soft, hard) = made._save_checkpoint, resource.getrlimit(resource.RLIMIT_FSIZE)
 
     def saving(*args):
