@@ -309,15 +309,22 @@ def test_a_second_try_at_a_step_is_not_complete_before_its_end(tiny_path, tmp_pa
     assert "trainer_state.json" in find_faults(folder)
 
 
-def test_one_that_was_never_sealed_is_passed_over(run):
-    """Killed, or out of power, after transformers had written its state and before all was on the disk."""
+def test_checkpoints_that_were_not_written_to_their_end_are_passed_over(run):
+    """Killed while transformers wrote its state, or out of power before all was on the disk."""
     (run / "checkpoint-3" / LIST_FILE).unlink()
+    for step, state in ((11, None), (12, '{"epoch": 1'), (13, "[]")):
+        (run / f"checkpoint-{step}").mkdir()
+        if state is not None:
+            (run / f"checkpoint-{step}" / "trainer_state.json").write_text(state)
     assert latest_checkpoint(run) == run / "checkpoint-2"
     (run / "checkpoint-3" / "dppo_state.json").unlink()
     assert latest_checkpoint(run) == run / "checkpoint-3", "TRL's own have neither"
+    (run / "checkpoint-3").rename(run / "checkpoint-10")
+    assert latest_checkpoint(run) == run / "checkpoint-10", "by number"
+    assert latest_checkpoint(run / "nothing") is None
 
 
-@pytest.mark.parametrize("make", [partial(trainer), ours])
+@pytest.mark.parametrize("make", [trainer, ours])
 def test_each_node_has_the_state_where_it_is_asked_for(make, tiny_path, tmp_path, monkeypatch):
     """As the first process of the second node."""
     made = make(tiny_path, tmp_path)
