@@ -21,7 +21,6 @@ from trl_behaviours_cases import (
     sampled,
     save_models,
     setting,
-    start,
     tools,
     words,
 )
@@ -44,7 +43,7 @@ def both(models, tmp_path):
 
     def run(build, ours=DPPOTrainer):
         kinds = {"stock": GRPOTrainer, "ours": ours}
-        return [start(kind, build, Scene(folder=tmp_path / name, **models)) for name, kind in kinds.items()]
+        return [Scene(folder=tmp_path / name, **models).trained(kind, build) for name, kind in kinds.items()]
 
     return run
 
@@ -165,7 +164,7 @@ def test_same_as_trl(name, both):
     assert differences(stock, ours, DIFFERENT.get(name, {})) == []
     found = "\n".join(differences(stock, ours))
     assert all(f": {figure} is" in found for figure in DIFFERENT.get(name, {})), "listed, but it is the same"
-    assert name not in OCCURS or max(stock.logged(OCCURS[name])) > 0
+    assert name not in OCCURS or max(entry.get(OCCURS[name], 0.0) for entry in stock.logs) > 0
 
 
 SAVED = setting(sampled, max_steps=4, save_strategy="steps", save_steps=2)
@@ -175,7 +174,7 @@ SAVED = setting(sampled, max_steps=4, save_strategy="steps", save_steps=2)
 def straight(models, tmp_path_factory):
     """Runs of four steps with a checkpoint in the middle."""
     folder, kinds = tmp_path_factory.mktemp("straight"), {"TRL": GRPOTrainer, "ours": DPPOTrainer}
-    return {name: start(kind, SAVED, Scene(folder=folder / name, **models)) for name, kind in kinds.items()}
+    return {name: Scene(folder=folder / name, **models).trained(kind, SAVED) for name, kind in kinds.items()}
 
 
 @pytest.mark.parametrize("by", [GRPOTrainer, DPPOTrainer])
@@ -185,12 +184,12 @@ def test_resumed_is_straight(whose, by, straight, models, tmp_path):
 
     TRL's own checkpoint is taken at the end of an epoch: ours begins with the first prompt again, and says so.
     """
-    checkpoint = straight[whose].scene.folder / "checkpoint-2"
+    checkpoint = straight[whose].folder / "checkpoint-2"
     foreign = whose == "TRL" and by is DPPOTrainer
     with pytest.warns(UserWarning, match="not written by DPPOTrainer") if foreign else nullcontext():
-        resumed = start(by, SAVED, Scene(folder=tmp_path, **models), resume_from_checkpoint=str(checkpoint))
+        resumed = Scene(folder=tmp_path, **models).trained(by, SAVED, resume_from_checkpoint=str(checkpoint))
     whole = straight["TRL"]
-    rest = replace(whole, files=set(), scene=replace(whole.scene, seen=whole.scene.seen[2:]))
+    rest = replace(whole, files=set(), seen=whole.seen[2:])
     assert differences(rest, resumed, {"train_loss": "a mean since the resume"}) == []
     assert differences(whole, straight["ours"]) == []
 

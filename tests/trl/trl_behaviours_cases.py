@@ -4,18 +4,17 @@ A scene is built anew for each trainer, since rewards, tools and environments ke
 """
 
 import hashlib
-import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from datasets import Dataset
 from tiny_runs import GENERATIONS, SHORT, problems, relative_difference, scripted
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
-from torch import Tensor
+from tokenizers import AddedToken, ByteLevelBPETokenizer
 from transformers import AutoConfig, PreTrainedTokenizerFast, Qwen3ForCausalLM
 from trl import GRPOConfig
 from trl.chat_template_utils import qwen3_chat_template
@@ -38,13 +37,17 @@ CONFIG = SHORT | dict(
 
 @dataclass(kw_only=True)
 class Scene:
-    """What one run is given beside its trainer's class."""
+    """What one run is given beside its trainer's class, and what came out of it."""
 
     words: str  # path of a model with a tokenizer of words
     chat: str  # path of a model with a chat template
     folder: Path
     seen: list[Any] = field(default_factory=list)
     """What rewards, tools and environments were given, in order."""
+    weights: dict[str, torch.Tensor] = field(default_factory=dict)
+    """Trainable ones, at the end."""
+    logs: list[dict[str, Any]] = field(default_factory=list)
+    files: set[str] = field(default_factory=set)
 
     def watched(self, reward: Callable[..., Any]) -> Callable[..., Any]:
         """A reward function whose arguments are kept."""
@@ -57,46 +60,28 @@ class Scene:
         call.__name__ = reward.__name__
         return call
 
+    def trained(self, trainer_class: type, build: "Build", **train: Any) -> "Scene":
+        given = dict(model=self.words, reward_funcs=self.watched(ids_reward), rollout_func=scripted) | build(self)
+        prepare = given.pop("prepare", None)
+        settings = CONFIG | {"output_dir": str(self.folder)} | given.pop("config", {})
+        ours = issubclass(trainer_class, DPPOTrainer)
+        config = DPPOConfig(completion_prune_rate=0.0, **settings) if ours else GRPOConfig(**settings)
+        positional = given.pop("model"), given.pop("reward_funcs"), config, *given.pop("more", ())
+        trainer = trainer_class(*positional, **given)
+        if prepare:
+            prepare(trainer)
+        trainer.train(**train)
+        self.weights = {name: p.detach().clone() for name, p in trainer.model.named_parameters() if p.requires_grad}
+        self.logs = trainer.state.log_history
+        self.files = {str(path.relative_to(self.folder)) for path in self.folder.rglob("*") if path.is_file()}
+        return self
+
 
 Build = Callable[[Scene], dict[str, Any]]
 """Arguments of a trainer. ``config`` is for its configuration, ``prepare`` is called with it, ``more`` by position."""
 
 
-@dataclass(kw_only=True)
-class Run:
-    """What came out of a run."""
-
-    scene: Scene
-    weights: dict[str, Tensor]  # trainable, at the end
-    logs: list[dict[str, Any]]
-    files: set[str]
-
-    def logged(self, name: str) -> list[Any]:
-        """A figure wherever it was logged."""
-        return [entry[name] for entry in self.logs if name in entry]
-
-
-def start(trainer_class: type, build: Build, scene: Scene, **train: Any) -> Run:
-    """Train a scene."""
-    given = dict(model=scene.words, reward_funcs=scene.watched(ids_reward), rollout_func=scripted) | build(scene)
-    prepare = given.pop("prepare", None)
-    settings = CONFIG | {"output_dir": str(scene.folder)} | given.pop("config", {})
-    ours = issubclass(trainer_class, DPPOTrainer)
-    config = DPPOConfig(completion_prune_rate=0.0, **settings) if ours else GRPOConfig(**settings)
-    positional = given.pop("model"), given.pop("reward_funcs"), config, *given.pop("more", ())
-    trainer = trainer_class(*positional, **given)
-    if prepare:
-        prepare(trainer)
-    trainer.train(**train)
-    return Run(
-        scene=scene,
-        weights={name: p.detach().clone() for name, p in trainer.model.named_parameters() if p.requires_grad},
-        logs=trainer.state.log_history,
-        files={str(path.relative_to(scene.folder)) for path in scene.folder.rglob("*") if path.is_file()},
-    )
-
-
-def differences(stock: Run, ours: Run, allowed: Mapping[str, str] = {}) -> list[str]:
+def differences(stock: Scene, ours: Scene, allowed: Collection[str] = ()) -> list[str]:
     """What TRL's run has otherwise than ours, which may log and write more; ``allowed`` metrics may differ."""
     found = []
     if (apart := relative_difference(ours.weights, stock.weights)) >= WEIGHTS:
@@ -105,38 +90,31 @@ def differences(stock: Run, ours: Run, allowed: Mapping[str, str] = {}) -> list[
         found.append(f"{len(ours.logs)} logs for {len(stock.logs)}")
     for number, (theirs, mine) in enumerate(zip(stock.logs, ours.logs, strict=False)):
         for name, value in theirs.items():
-            if name not in allowed and not TIMES.search(name) and not same(value, mine.get(name, "nothing")):
-                found.append(f"log {number}: {name} is {mine.get(name, 'nothing')} for {value}")
+            near = isinstance(value, float)
+            wanted = pytest.approx(value, rel=RELATIVE, abs=ABSOLUTE, nan_ok=True) if near else value
+            other = mine.get(name, "nothing")
+            if name not in allowed and not TIMES.search(name) and other != wanted:
+                found.append(f"log {number}: {name} is {other} for {value}")
     if missing := stock.files - ours.files:
         found.append(f"not written: {sorted(missing)}")
-    if stock.scene.seen != ours.scene.seen:
-        pairs = enumerate(zip(stock.scene.seen, ours.scene.seen, strict=False))
+    if stock.seen != ours.seen:
+        pairs = enumerate(zip(stock.seen, ours.seen, strict=False))
         first = next((i for i, (a, b) in pairs if a != b), "the end")
         found.append(f"rewards, tools, environments or callbacks were given other things, from {first}")
     return found
 
 
-def same(value: Any, other: Any) -> bool:
-    """True if two metrics are equal but for rounding, or both NaN."""
-    if isinstance(value, (int, float)) and isinstance(other, (int, float)):
-        return math.isclose(value, other, rel_tol=RELATIVE, abs_tol=ABSOLUTE) or (value != value and other != other)
-    return value == other
-
-
 def save_models(words: str, folder: Path) -> dict[str, str]:
     """Paths of a scene's models: of the one in ``words`` and of one that chats."""
     torch.manual_seed(1)
-    bpe = Tokenizer(models.BPE())
-    bpe.pre_tokenizer, bpe.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    bpe = ByteLevelBPETokenizer()
     # Learned from the template, so that prompts with tools are short.
-    learn = trainers.BpeTrainer(vocab_size=500, initial_alphabet=alphabet, show_progress=False)
-    bpe.train_from_iterator([qwen3_chat_template], learn)
+    bpe.train_from_iterator([qwen3_chat_template], vocab_size=500, min_frequency=0, show_progress=False)
     bpe.add_special_tokens([AddedToken(token) for token in ("<|im_start|>", "<|im_end|>", "<|endoftext|>")])
     tags = [f"<{slash}{name}>" for name in ("think", "tool_call", "tool_response") for slash in ("", "/")]
     bpe.add_tokens([AddedToken(tag, normalized=False) for tag in tags])
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=bpe, eos_token="<|im_end|>", pad_token="<|endoftext|>", padding_side="left"
+        tokenizer_object=bpe._tokenizer, eos_token="<|im_end|>", pad_token="<|endoftext|>", padding_side="left"
     )
     tokenizer.chat_template = qwen3_chat_template
     ids = dict(eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)
@@ -170,7 +148,7 @@ def talk(text: str, ordinal: int) -> str:
 
 
 def scripted_model(trainer: Any) -> None:
-    """Let the model say what ``talk`` says, in place of what it would generate."""
+    """Let the model say what ``talk`` says."""
     tokenizer = trainer.processing_class
 
     def generate(input_ids, attention_mask, generation_config, **_):
@@ -180,8 +158,7 @@ def scripted_model(trainer: Any) -> None:
             seen[text] = seen.get(text, -1) + 1
             said.append(torch.tensor(tokenizer(talk(text, seen[text]) + tokenizer.eos_token)["input_ids"]))
         padded = torch.nn.utils.rnn.pad_sequence(said, batch_first=True, padding_value=tokenizer.pad_token_id)
-        padded = padded.to(input_ids.device)
-        return torch.cat([input_ids, padded[:, : generation_config.max_new_tokens]], 1)
+        return torch.cat([input_ids, padded[:, : generation_config.max_new_tokens].to(input_ids.device)], 1)
 
     trainer.model.generate = generate
 
