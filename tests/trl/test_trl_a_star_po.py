@@ -89,7 +89,7 @@ def made(file, dataset):
     return prompt_source(dataset, args, METHODS["a_star_po"], weight_F=torch.ones(1), environment=False)
 
 
-def test_a_file_that_is_missing_or_lacks_a_prompt_is_an_error_of_one_line(tmp_path):
+def test_a_file_that_is_missing_lacks_a_prompt_or_holds_no_value_is_an_error_of_one_line(tmp_path):
     file = tmp_path / "values.jsonl"
     with refused(FileError, "values.jsonl", "python examples/prompt_values.py CONFIG.yaml"):
         made(file, problems(8))
@@ -100,14 +100,9 @@ def test_a_file_that_is_missing_or_lacks_a_prompt_is_an_error_of_one_line(tmp_pa
     assert "\n" not in str(error.value) and str(error.value).endswith("python examples/prompt_values.py CONFIG.yaml")
     with refused(ConfigError, "streaming"):
         made(file, problems(8).to_iterable_dataset())
-
-
-@pytest.mark.parametrize("wrong", [{"value": math.nan}, {"value": None}, {"rewards": []}, {"rewards": ["1"]}])
-def test_a_line_that_is_no_value_is_named(wrong, tmp_path):
-    file = tmp_path / "values.jsonl"
-    write_values(file, problems(8))
     lines = [json.loads(line) for line in file.read_text().splitlines()]
-    lines[2] |= wrong
-    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    with refused(DataError, "values.jsonl, line 3", "rewards="):
-        made(file, problems(8))
+    for wrong in ({"value": math.nan}, {"value": None}, {"rewards": []}, {"rewards": ["1"]}):
+        changed = [line | (wrong if place == 2 else {}) for place, line in enumerate(lines)]
+        file.write_text("".join(json.dumps(line) + "\n" for line in changed))
+        with refused(DataError, "values.jsonl, line 3", "rewards="):
+            made(file, problems(8))
