@@ -6,6 +6,7 @@ import resource
 import shutil
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import dpo_runs
 import pytest
@@ -270,12 +271,10 @@ def test_older_checkpoints_go_when_the_new_one_is_on_the_disk(tiny_path, tmp_pat
         done.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")))
         flush(descriptor)
 
-    def rotated(*args, **kwargs):
-        done.append("rotated")
-        rotate(*args, **kwargs)
-
     monkeypatch.setattr(os, "fsync", flushed)
-    monkeypatch.setattr(loop, "rotate_checkpoints", rotated)
+    monkeypatch.setattr(
+        loop, "rotate_checkpoints", lambda *args, **given: (done.append("rotated"), rotate(*args, **given))
+    )
     trainer(tiny_path, tmp_path, max_steps=2, save_total_limit=1).train()
     assert [path.name for path in tmp_path.glob("checkpoint-*")] == ["checkpoint-2"]
     folder, last = tmp_path / "checkpoint-2", done[done.index("rotated") + 1 :]
@@ -287,26 +286,34 @@ def test_older_checkpoints_go_when_the_new_one_is_on_the_disk(tiny_path, tmp_pat
     assert {*json.loads((folder / LIST_FILE).read_text())["files"]} == {path.name for path in files}
 
 
-def test_a_second_try_at_a_step_is_not_complete_before_its_end(tiny_path, tmp_path, monkeypatch):
+def test_a_checkpoint_is_complete_only_at_its_end_in_a_second_try_too(tiny_path, tmp_path, monkeypatch):
     """Files of equal length, half of them new: with the list of the first try it is complete."""
-    made = trainer(tiny_path, tmp_path, max_steps=2)
+    made, folder, before = (
+        trainer(tiny_path, tmp_path, max_steps=2),
+        tmp_path / "checkpoint-2",
+        tmp_path / "checkpoint-1",
+    )
     made.train()
-    folder = tmp_path / "checkpoint-2"
+    save = partial(made._save_checkpoint, made.model, None)
     assert latest_checkpoint(tmp_path) == folder and not find_faults(folder)
-    monkeypatch.setattr(checkpoint_files, "seal", lambda folder: None)  # the run is killed just before
-    made._save_checkpoint(made.model, None)
-    assert latest_checkpoint(tmp_path) == tmp_path / "checkpoint-1"
-    monkeypatch.undo()
-    made._save_checkpoint(made.model, None)
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint_files, "seal", lambda folder: None)  # the run is killed just before
+        save()
+    assert latest_checkpoint(tmp_path) == before
+    save()
     assert not find_faults(folder)
-
-    def killed(place):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(made, "save_extra", killed)  # midway: nothing but the missing state tells
-    with pytest.raises(KeyboardInterrupt):
-        made._save_checkpoint(made.model, None)
-    assert "trainer_state.json" in find_faults(folder)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(made, "save_extra", Mock(side_effect=KeyboardInterrupt))  # midway
+        save()
+    assert "trainer_state.json" in find_faults(folder), "nothing but the missing state tells"
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))  # a byte more is refused, as where there is no room
+    try:
+        with refused(CheckpointError, "checkpoint-2", "free space", "checkpoint-1"):
+            save()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert latest_checkpoint(tmp_path) == before
 
 
 def test_checkpoints_that_were_not_written_to_their_end_are_passed_over(run):
@@ -333,22 +340,3 @@ def test_each_node_has_the_state_where_it_is_asked_for(make, tiny_path, tmp_path
         made.args.save_on_each_node = asked
         made.save_extra(tmp_path / "checkpoint-1")
         assert (tmp_path / "checkpoint-1" / "dppo_state.json").exists() == asked
-
-
-def test_a_full_disk_names_the_checkpoint_before(tiny_path, tmp_path):
-    """The kernel refuses a byte beyond the limit, as it does where there is no room."""
-    made = trainer(tiny_path, tmp_path, max_steps=2)
-    save, (soft, hard) = made._save_checkpoint, resource.getrlimit(resource.RLIMIT_FSIZE)
-
-    def saving(*args):
-        if made.state.global_step == 2:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
-        try:
-            save(*args)
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-    made._save_checkpoint = saving
-    with refused(CheckpointError, "checkpoint-2", "free space", "checkpoint-1"):
-        made.train()
-    assert latest_checkpoint(tmp_path) == tmp_path / "checkpoint-1"

@@ -64,6 +64,12 @@ def test_resumed_equals_uninterrupted(case, tiny_path, tmp_path):
         assert straight[len(straight) - len(after) :] == after
         assert first.method.rounds is not None or len(straight) == generation + len(after)
         assert alike(tmp_path / "a", folder), stop
+    (checkpoint / "dppo_state.json").unlink()
+    forgetful = trainer(path, tmp_path / "lost", seen=(lost := []), accept_missing=True, **options)
+    with warned("not written by DPPOTrainer"):
+        forgetful.train(resume_from_checkpoint=str(checkpoint))
+    same = lost == straight[-len(lost) :] and alike(tmp_path / "a", tmp_path / "lost")
+    assert not same, "a run that forgets its history is another one"
 
 
 @pytest.mark.parametrize("runs", [sft_runs, dpo_runs])
@@ -110,17 +116,6 @@ def test_a_trainer_that_goes_on_in_the_same_process_forgets_its_own_generation(t
     again.remove_callback(EndsAfterSix)
     again.train(resume_from_checkpoint=str(tmp_path / "a" / "checkpoint-4"))
     assert alike(tmp_path / "a", tmp_path / "b")
-
-
-def test_a_run_that_forgets_its_history_is_caught(tiny_path, tmp_path):
-    straight, after = [], []
-    trainer(tiny_path, tmp_path / "a", seen=straight).train()
-    checkpoint = tmp_path / "a" / "checkpoint-4"
-    (checkpoint / "dppo_state.json").unlink()
-    with pytest.warns(UserWarning, match="not written by DPPOTrainer"):
-        resumed = trainer(tiny_path, tmp_path / "b", seen=after, accept_missing=True)
-        resumed.train(resume_from_checkpoint=str(checkpoint))
-    assert after != straight[4:]
 
 
 @pytest.mark.slow  # three more processes: resumed runs of this file, and of test_trl_auto, are those of one process
