@@ -60,11 +60,9 @@ def test_every_kept_row_goes_to_one_rank_in_its_own_step_and_ranks_get_as_many_r
     assert all(weights[row] == pytest.approx(float(weight_UN[:, row].sum())) for row in placement.row_B)
 
 
-def test_totals_of_ranks_stay_close_over_many_steps():
-    """The longest row of each step must not go to the same rank each time."""
+def test_the_longest_row_of_each_step_does_not_go_to_the_same_rank_each_time():
     placement = place(torch.eye(8).repeat_interleave(2, 1), rows_of([10, 1] * 8), ranks=2)
-    loads = [sum([10, 1][row % 2] for row in placement.row_B[start : start + 8]) for start in (0, 8)]
-    assert loads == [44, 44]
+    assert [sum([10, 1][row % 2] for row in placement.row_B[start : start + 8]) for start in (0, 8)] == [44, 44]
 
 
 def test_passes_before_the_update_go_over_the_rows_of_every_placement_once():
@@ -78,6 +76,10 @@ def test_passes_before_the_update_go_over_the_rows_of_every_placement_once():
     assert set(found) >= {0, 3, 4, 7} | set(placements[1].row_B) and len(found) == len(set(found))
     assert len(found) % 2 == 0
     assert forwarded(placements[:1], rows, 2) == placements[0].row_B
+
+
+def test_rows_are_asked_for_in_whole_mini_batches_of_all_ranks():
+    assert [rows_needed(*each) for each in ((16, 2, 4), (3, 2, 2), (1, 3, 2))] == [32, 8, 6]
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
@@ -95,6 +97,8 @@ def test_fillers_are_the_shortest_rows_that_were_dropped_and_weigh_nothing():
     assert dict(zip(placement.row_B, placement.weight_B.tolist(), strict=True)) == {0: 2, 3: 4, 4: 2, 1: 0}
     nothing = place(torch.zeros(1, 4), rows_of([3, 1, 2, 4]), ranks=2)
     assert nothing.weight_B.tolist() == [0, 0] and set(nothing.row_B) == {1, 2}, "every rank still gets one row"
+    fewer = place(torch.tensor([[2.0, 0, 4, 0]]), rows_of([4, 3, 2, 1]), ranks=1, scale=8 / 12)
+    assert fewer.weight_B.tolist() == pytest.approx([4 / 3, 8 / 3]), "the engine divides by fewer completions"
 
 
 def test_a_step_that_keeps_nothing_is_filled_with_rows_whose_tokens_can_be_divided_by():
@@ -134,11 +138,6 @@ def test_a_mean_over_the_tokens_sent_becomes_one_over_all_tokens(ranks):
     assert abs(expected_gradient(None, ranks) / full - 1) > 0.05  # wrong: weights that do not make up for the tokens
 
 
-def test_where_the_engine_divides_by_fewer_completions_than_the_step_is_made_of_weights_shrink():
-    placement = place(torch.tensor([[2.0, 0, 4, 0]]), rows_of([4, 3, 2, 1]), ranks=1, scale=8 / 12)
-    assert placement.weight_B.tolist() == pytest.approx([4 / 3, 8 / 3])
-
-
 def test_a_row_in_two_steps_and_too_few_rows_to_fill_up_with_are_errors():
     with refused(ShapeError, "each row in one step only"):
         place(torch.ones(2, 4), rows_of([1, 2, 3, 4]), ranks=2)
@@ -146,10 +145,6 @@ def test_a_row_in_two_steps_and_too_few_rows_to_fill_up_with_are_errors():
         place(torch.ones(1, 3), rows_of([1, 2, 3]), ranks=2)
     with refused(ShapeError, "expected (steps, rows)"):
         place(torch.ones(1, 3), rows_of([1, 2]), ranks=1)
-
-
-def test_rows_are_asked_for_in_whole_mini_batches_of_all_ranks():
-    assert [rows_needed(*each) for each in ((16, 2, 4), (3, 2, 2), (1, 3, 2))] == [32, 8, 6]
 
 
 def test_completions_are_put_in_the_order_of_prompts_whatever_finished_first():

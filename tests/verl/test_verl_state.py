@@ -16,7 +16,7 @@ from dppo.types import Rewards
 from dppo.verl.checkpoint import STATE_FILE, load, resumed_folder, save, settings_to_save
 from dppo.verl.prompts import GENERATIONS, examples, prompt_source
 from dppo.verl.settings import method_of, read_settings
-from dppo.verl.support import ACTOR, ROLLOUT
+from dppo.verl.support import AGGREGATION, LOG_PROBS
 
 
 class Section(dict):
@@ -40,9 +40,9 @@ def source_of(dataset, prompts=4, shuffle=True, **options):
     return prompt_source(dataset, settings, Section(train_batch_size=prompts, shuffle=shuffle))
 
 
-OPTIONS = read_settings({"prompt_prune_rate": 0.5})
-OF_VERL = {f"{ACTOR}.loss_agg_mode": "seq-mean-token-mean", f"{ROLLOUT}.calculate_log_probs": True}
-METHOD = method_of(OPTIONS, OF_VERL.get)
+OF_VERL = {AGGREGATION: "seq-mean-token-mean", LOG_PROBS: True}
+METHOD = method_of(read_settings({"prompt_prune_rate": 0.5}), OF_VERL.get)
+SETTINGS = settings_to_save(read_settings({}), {"data.train_batch_size": 4}.get, ranks=8)
 
 
 def session_of(dataset, seed=0, **options):
@@ -57,9 +57,6 @@ def step(session, number):
     tokens_N = torch.full((len(rewards),), 5)
     session.plan(prompts, RolledOut(rewards=rewards, tokens_N=tokens_N, uncertainty_N=tokens_N.sqrt()), number=number)
     return prompts.row_Q.tolist()
-
-
-SETTINGS = settings_to_save(read_settings({}), {"data.train_batch_size": 4}.get, ranks=8)
 
 
 def test_a_resumed_source_goes_on_as_the_one_that_was_saved(tmp_path):
@@ -86,22 +83,14 @@ def test_scores_of_groups_that_verl_has_filtered_hold_what_other_terms_weighed()
     assert context.others == session.others and context.samples is samples
 
 
-def test_settings_that_changed_are_named(tmp_path):
-    save(tmp_path, session_of(Rows(8)), 4, SETTINGS)
-    with warned("data-parallel ranks: 8 -> 4"):
-        load(tmp_path, session_of(Rows(8)), 4, SETTINGS | {"data-parallel ranks": 4})
-
-
-def test_a_checkpoint_of_verl_alone_starts_without_a_history_and_says_so(tmp_path):
+def test_what_a_resumed_run_does_not_find_as_it_was_is_named(tmp_path):
     session = session_of(Rows(8))
     with warned("dynamic_pruning"):
         load(tmp_path, session, 4, SETTINGS)
-    assert session.source.history.observations == 0
-
-
-def test_a_state_that_is_damaged_or_of_another_step_is_refused(tmp_path):
-    session = session_of(Rows(8))
+    assert session.source.history.observations == 0, "a checkpoint of verl alone starts without a history"
     save(tmp_path, session, 4, SETTINGS)
+    with warned("data-parallel ranks: 8 -> 4"):
+        load(tmp_path, session, 4, SETTINGS | {"data-parallel ranks": 4})
     with refused(CheckpointError, "step 4", "step 6"):
         load(tmp_path, session, 6, SETTINGS)
     path = tmp_path / STATE_FILE
