@@ -5,14 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from pruning_enumeration import mean_weight
 from refusals import refused
 
 from dppo.errors import ConfigError, DesignError
 from dppo.moment_samples import OtherTerms
 from dppo.pruning import (
-    PIVOTAL,
-    SYSTEMATIC,
     Budget,
     Pruning,
     advantage_with_length,
@@ -65,23 +62,6 @@ def test_no_weight_and_no_weight_times_score_is_above_its_bound(rate, budget):
     total = len(score) if cost is None else cost.sum()
     assert float(spent.sum() / total) == pytest.approx(1 - rate, abs=1e-9)
     assert weight[:150].min() > 4 or rate < 0.7, "what has nothing to lose gives way first"
-
-
-@pytest.mark.parametrize("design", [PIVOTAL, SYSTEMATIC], ids=lambda design: design.name)
-@pytest.mark.parametrize("budget", ["rows", "tokens"])
-def test_floors_by_score_are_unbiased_over_every_draw(design, budget):
-    level = replace(LEVEL, design=design, budget=budget)
-    prob_N = level.draw(ROWS, generator(0, Purpose.CHECK)).prob_N
-    assert prob_N.min() < 0.1 < 0.2 < prob_N[1], "asked seldom, where nothing is lost"
-    assert (mean_weight(level, ROWS) - 1).abs().max() < EXACT
-
-
-def test_wrong_twin_a_floor_applied_to_the_weights_after_the_draw_is_biased():
-    """The same bound on weights, taken where it would be cheapest to write: completions asked seldom count less."""
-    level = replace(LEVEL, least=0.01)
-    assert (mean_weight(level, ROWS) - 1).abs().max() < EXACT
-    clipped = mean_weight(level, ROWS, lambda draw: draw.weight_N.clamp(max=5.0))
-    assert (clipped - 1).abs().max() > 0.1
 
 
 def test_a_term_whose_size_is_not_known_keeps_one_floor_for_all():
