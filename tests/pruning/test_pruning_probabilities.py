@@ -1,14 +1,15 @@
-"""Inclusion probabilities: budgets, bounds, optimality, and the rules built on them."""
+"""Inclusion probabilities: budgets, bounds, optimality, and floors that follow from what is lost."""
 
 from fractions import Fraction
 
+import numpy as np
 import pytest
 import torch
 from arrays import tensor
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dppo.pruning import RULES, Budget, threshold
+from dppo.pruning import Budget, proportional, threshold
 from dppo.pruning.probabilities import inclusion_probabilities
 
 SIZES = st.one_of(st.floats(0, 10), st.sampled_from([0.0, 1.0, 1.0, 5e-324, 1e-308, 1e-30, 1e30, 1e300]))
@@ -65,23 +66,6 @@ def test_the_check_above_can_fail(power):
     assert variance(size, wrong) > variance(size, inclusion_probabilities(size, 2.0, floor=0.1)) * 1.01
 
 
-@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
-@pytest.mark.parametrize("rate", [0.0, 0.1, 0.5, 0.9])
-def test_every_rule_keeps_its_promises(rule, rate):
-    score = torch.rand(40, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    floor = min(0.1, 1 - rate)
-    prob = rule(score, Budget(rate=rate, floor=floor))
-    assert prob.dtype == torch.float64 and prob.shape == (40,)
-    assert (prob <= 1).all() and (prob >= floor - 1e-15).all()
-    assert rule(torch.zeros(0), Budget(rate=rate, floor=floor)).shape == (0,)
-    if rate == 0:
-        assert (prob == 1).all()
-    more, fewer = (rule(score, Budget(rate=r, floor=0.01)).sum() for r in (rate, min(rate + 0.05, 0.99)))
-    assert fewer <= more + 1e-9, "the sum does not grow with the rate"
-    if rule is not threshold:
-        assert prob.sum().item() == pytest.approx(40 * (1 - rate), abs=1e-9)
-
-
 @given(
     scores=st.lists(st.floats(0, 10) | st.sampled_from([0.1, 0.3, 1e-320, 1e308]), min_size=1, max_size=30),
     rate=st.floats(0.01, 0.9),
@@ -93,3 +77,32 @@ def test_threshold_is_one_or_one_minus_rate(scores, rate):
     for value, p in zip(scores, prob.tolist(), strict=True):
         assert p == 1 or Fraction(value) < exact_mean
         assert p < 1 or Fraction(value) >= exact_mean * (1 - Fraction(2, 10**6))
+
+
+def test_the_floor_of_a_mean_score_is_the_floor_and_that_of_none_the_least():
+    score, cost, budget = np.array([0.0, 0.5, 1.0, 2.5]), np.ones(4), Budget(rate=0.5, floor=0.2, least=0.02)
+    floors = budget.floors(score, cost)
+    np.testing.assert_allclose(floors, [0.02, 0.11, 0.2, 0.47], rtol=0, atol=1e-12)
+    assert floors.mean() == pytest.approx(0.2, abs=1e-12), "so a rate has room for it where it has for one floor"
+    weighed = budget.floors(score, np.array([1.0, 0, 1, 0]))  # the mean is a half
+    assert weighed[[1, 3]].tolist() == pytest.approx([0.2, 0.92], abs=1e-12)
+    assert (budget.floors(np.zeros(4), cost) == 0.02).all()
+    tiny = budget.floors(np.array([0.0, 1e-310]), np.ones(2))
+    assert tiny[0] == 0.02 and tiny[1] == pytest.approx(0.38, abs=1e-3), "no division leaves what can be written"
+    assert (Budget(rate=0.5, floor=0.2).floors(score, cost) == 0.2).all()
+
+
+@pytest.mark.parametrize("budget", ["rows", "tokens"])
+@pytest.mark.parametrize("rate", [0.3, 0.6, 0.8])
+def test_no_weight_and_no_weight_times_score_is_above_its_bound(rate, budget):
+    rng = torch.Generator().manual_seed(1)
+    score = torch.rand(200, generator=rng, dtype=torch.float64) ** 8
+    score[:150] = 0.0
+    cost = torch.rand(200, generator=rng, dtype=torch.float64) * 30 + 1 if budget == "tokens" else torch.ones(200)
+    within = Budget(rate=rate, floor=0.2, least=0.02, cost_N=cost if budget == "tokens" else None)
+    weight = proportional(score, within).reciprocal()
+    mean = float((cost * score).sum() / cost.sum())
+    assert weight.max() <= 50 * (1 + 1e-12)
+    assert (weight * score).max() <= max(mean / 0.18, float(score.max())) * (1 + 1e-12)
+    assert float((cost / weight).sum() / cost.sum()) == pytest.approx(1 - rate, abs=1e-9)
+    assert weight[:150].min() > 4 or rate < 0.7, "what has nothing to lose gives way first"

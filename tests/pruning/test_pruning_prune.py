@@ -1,5 +1,8 @@
 """``Pruning`` and ``PromptPruning``: what they check, what they keep, and how many."""
 
+from dataclasses import replace
+from functools import partial
+
 import pytest
 import torch
 from arrays import candidates_of
@@ -51,10 +54,17 @@ def rng(seed: int = 0):
     return generator(seed, Purpose.CHECK)
 
 
-@pytest.mark.parametrize("level", [Pruning, PromptPruning])
-def test_all_problems_are_reported_at_once(level):
-    with refused(ConfigError, f"{level.__name__}: 2 problems", "floor=0.5 must be in (0, 0.3]", "budget='bits'"):
-        level(rate=0.7, floor=0.5, budget="bits")
+def test_impossible_settings_are_refused_together():
+    for level in (Pruning, PromptPruning):
+        with refused(ConfigError, f"{level.__name__}: 2 problems", "floor=0.5 must be in (0, 0.3]", "budget='bits'"):
+            level(rate=0.7, floor=0.5, budget="bits")
+        with refused(ConfigError, "rate=1", "[0, 1)"):
+            level().at_rate(1.0)
+    for kind in (partial(Pruning, rate=0.5), partial(Budget, rate=0.5, floor=0.2)):
+        with refused(ConfigError, "least=1.5"):
+            kind(least=1.5)
+    with refused(DesignError, "floor=0.6", "rate=0.5 keeps", "floor=0.25"):  # also where some may be below the floor
+        Budget(rate=0.5, floor=0.6, least=0.1)
 
 
 @pytest.mark.parametrize("level", [Pruning, PromptPruning])
@@ -63,8 +73,15 @@ def test_another_rate_lowers_the_floor_to_half_of_what_is_kept(level):
         changed = level(rate=0.5, floor=0.1, rule=uniform).at_rate(rate)
         assert (changed.rate, changed.rule) == (rate, uniform) and changed.floor == pytest.approx(floor)
     assert level(rate=0.5, floor=0.4).at_rate(0.3).floor == 0.4, "a lower rate leaves the floor that was asked for"
-    with refused(ConfigError, "rate=1", "[0, 1)"):
-        level().at_rate(1.0)
+
+
+def test_a_term_whose_size_is_not_known_keeps_one_floor_for_all():
+    level = Pruning(rate=0.6, floor=0.2, least=0.05, score=advantage_with_length)
+    advantage_N, live_N = torch.tensor([0.0, 1.2, 0.0, -0.8, 0.0, 0.0]), torch.ones(6, dtype=torch.bool)
+    rows = replace(completions(1, 6), advantage_N=advantage_N, live_N=live_N, beta=0.1, other=0.2)
+    assert level.informed(rows).least == 0.05 and level.draw(rows, rng()).prob_N.min() < 0.2
+    unknown = replace(rows, other=None)
+    assert level.informed(unknown).least is None and level.draw(unknown, rng()).prob_N.min() == pytest.approx(0.2)
 
 
 def test_rate_zero_keeps_every_live_row_at_weight_one_whatever_the_parts():

@@ -11,6 +11,7 @@ from refusals import refused
 from torch import nn
 
 from dppo.errors import ConfigError, DesignError
+from dppo.moment_samples import OtherTerms
 from dppo.pruning import (
     DESIGNS,
     RULES,
@@ -32,7 +33,6 @@ from dppo.pruning import scores as scores_module
 from dppo.pruning.designs import WEIGHTINGS, Weighting
 from dppo.pruning.probabilities import stated, stating
 from dppo.pruning.tokens import by_uncertainty
-from dppo.rng import generator
 from dppo.types import Completions
 
 RULE_EXAMPLES = {
@@ -41,9 +41,6 @@ RULE_EXAMPLES = {
     "uniform": ([1, 1, 4, 2], [0.5, 0.5, 0.5, 0.5]),
 }
 """Scores and the probabilities they get at rate 0.5; the bad example is a negative score."""
-
-DESIGN_EXAMPLES = {"pivotal": {2}, "systematic": {2}, "poisson": {1, 2, 3}, "deterministic": {2}}
-"""Sizes that a draw with the probabilities 1, 0, 0.5 and 0.5 may have."""
 
 SCORE_EXAMPLES = {"advantage": [2, 1, 0], "length": [6, 2, 0], "uncertainty": [1, 2, 0], "uniform": [1, 1, 1]}
 """Scores of ``completions()``."""
@@ -95,18 +92,20 @@ def spends_all(rule) -> bool:
 
 @pytest.mark.parametrize("name", RULES)
 def test_rules(name):
-    score, expected = RULE_EXAMPLES[name]
+    rule, (score, expected) = RULES[name], RULE_EXAMPLES[name]
     budget = Budget(rate=0.5, floor=0.1)
-    torch.testing.assert_close(RULES[name](tensor(score), budget), tensor(expected))
+    torch.testing.assert_close(rule(tensor(score), budget), tensor(expected))
     with refused(DesignError, "finite and >= 0"):
-        RULES[name](tensor([-1, 2]), budget)
-    assert spends_all(RULES[name]) == stated(RULES[name]).spends_budget
-
-
-@pytest.mark.parametrize("name", DESIGNS)
-def test_designs(name):
-    prob = tensor([1, 0, 0.5, 0.5])
-    assert {int(DESIGNS[name].draw(prob, prob, generator(seed)).sum()) for seed in range(50)} == DESIGN_EXAMPLES[name]
+        rule(tensor([-1, 2]), budget)
+    assert rule(torch.zeros(0), budget).shape == (0,)
+    assert spends_all(rule) == stated(rule).spends_budget
+    score_N, before = torch.rand(40, generator=torch.Generator().manual_seed(2), dtype=torch.float64), 40.0
+    for rate in (0.0, 0.1, 0.15, 0.5, 0.55, 0.9, 0.95):
+        prob_N = rule(score_N, Budget(rate=rate, floor=0.01))
+        assert prob_N.dtype == torch.float64 and prob_N.min() >= 0.01 and prob_N.max() <= 1
+        assert prob_N.sum() <= before + 1e-9, "the sum does not grow with the rate"
+        assert name == "threshold" or prob_N.sum().item() == pytest.approx(40 * (1 - rate), abs=1e-9)
+        before = prob_N.sum()
 
 
 def completions(**changes) -> Completions:
@@ -141,10 +140,19 @@ def test_scores(name):
     assert score_is_as_stated(SCORES[name])
 
 
-def test_the_norm_of_a_mean_over_tokens_is_divided_by_them():
-    mean = completions(averaged_N=AVERAGED)
-    assert advantage_with_length(mean).tolist() == [6 / 9, 0.5, 0]
-    assert advantage_with_uncertainty(mean).tolist() == [1 / 9, 0.5, 0]
+def test_norms_are_divided_by_the_tokens_of_a_mean_and_hold_what_other_terms_weigh():
+    for score, of_mean in ((advantage_with_length, [6 / 9, 0.5, 0]), (advantage_with_uncertainty, [1 / 9, 0.5, 0])):
+        assert score(completions(averaged_N=AVERAGED)).tolist() == of_mean
+        blind, unit = score(completions()), score(completions(advantage_N=torch.ones(3)))
+        assert torch.equal(score(completions(other=0.0)), blind)
+        torch.testing.assert_close(score(completions(other=0.2)) ** 2, blind**2 + (0.2 * unit) ** 2)
+
+
+def test_what_other_terms_weighed_is_a_faded_mean_that_ignores_what_is_not_finite():
+    found = OtherTerms().after(8.0, 2.0)
+    assert found.advantage == 2.0 and OtherTerms().advantage is None
+    assert found.after(float("inf"), 1.0) == found.after(1.0, 0.0) == found.after(float("nan"), 1.0) == found
+    assert found.after(0.0, 2.0).advantage == pytest.approx((6.4 / 3.6) ** 0.5, rel=1e-3)
 
 
 def test_uncertainty_is_the_size_of_the_gradient_at_the_sampled_logits():
