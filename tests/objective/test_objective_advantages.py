@@ -1,15 +1,27 @@
-"""Advantages: a re-statement of TRL 1.16, equal rewards, and which rules look at other groups."""
+"""Advantages: equality with TRL and, against a baseline from history, with the formula; which rules see what."""
+
+from dataclasses import replace
 
 import pytest
 import torch
-from arrays import mean, rewards_of, spread, tensor
+from arrays import mean as mean_of
+from arrays import present, rewards_of, spread, tensor
 from hypothesis import given
 from hypothesis import strategies as st
 from refusals import refused
 
-from dppo.context import NOTHING_KNOWN
+from dppo.context import NOTHING_KNOWN, Expected, StepContext
 from dppo.errors import ConfigError
-from dppo.objective import BATCH_SCALED, CENTRED, GROUP_SCALED, emphasised, group_advantages, powered
+from dppo.objective import (
+    BATCH_SCALED,
+    CENTRED,
+    GROUP_SCALED,
+    emphasised,
+    group_advantages,
+    history_advantages,
+    history_scaled_advantages,
+    powered,
+)
 from dppo.types import Rewards
 
 NAN = float("nan")
@@ -26,16 +38,18 @@ def trl_advantages(lists, weights, scale):
     batch, out = spread([v for group in totals for v in group]), []
     for group in totals:
         below = {"group": spread(group), "batch": batch, "none": None}[scale]
-        centred = [v - mean(group) for v in group]
+        centred = [v - mean_of(group) for v in group]
         out += [v if below is None else v / (below + 1e-4) for v in centred]
     return tensor([0.0 if v != v else v for v in out])
 
 
-REWARDS = st.sampled_from([0.0, 0.1, 0.5, 1.0, 2.0, NAN])
+REWARD = st.sampled_from([0.0, 0.1, 0.5, 1.0, -2.0, NAN])
+GROUPS = st.lists(st.lists(st.lists(REWARD, min_size=2, max_size=2), min_size=1, max_size=5), min_size=1, max_size=5)
+"""Rewards of groups by two functions."""
 
 
 @given(
-    lists=st.lists(st.lists(st.lists(REWARDS, min_size=2, max_size=2), min_size=1, max_size=5), min_size=1, max_size=5),
+    lists=GROUPS,
     weights=st.sampled_from([[1.0, 1.0], [1.0, 0.25], [0.0, 3.0]]),
     scale=st.sampled_from(["group", "batch", "none"]),
 )
@@ -74,17 +88,14 @@ def test_group_rules_do_not_see_other_groups_and_the_batch_rule_says_that_it_doe
     assert not BATCH_SCALED.prompt_exact and "rolled-out" in BATCH_SCALED.reason
 
 
-def test_powered_advantages():
-    advantage = torch.tensor([-2.0, -0.5, 0.0, 3.0])
+def test_a_power_stresses_the_rare_outcome():
+    """1 right of 8: its advantage is 7 times the others', and 49 times with power 1, so they no longer sum to 0."""
+    signed = torch.tensor([-2.0, -0.5, 0.0, 3.0])
     for power, expected in ((1.0, [-4, -0.25, 0, 9]), (-0.5, [-(2**0.5), -(0.5**0.5), 0, 3**0.5])):
-        assert powered(advantage, power=power).tolist() == pytest.approx(expected)
+        assert powered(signed, power=power).tolist() == pytest.approx(expected)
     for power in (-1.0, NAN, float("inf")):
         with refused(ConfigError, "power=", "(-1, inf)"):
             emphasised(GROUP_SCALED, power)
-
-
-def test_a_power_stresses_the_rare_outcome():
-    """1 right of 8: its advantage is 7 times the others', and 49 times with power 1, so they no longer sum to 0."""
     rule = emphasised(GROUP_SCALED, 1.0)
     advantage = rule(rewards_of([1, 0, 0, 0, 0, 0, 0, 0]), NOTHING_KNOWN)
     assert (advantage[0] / advantage[1]).item() == pytest.approx(-49)
@@ -92,3 +103,65 @@ def test_a_power_stresses_the_rare_outcome():
     assert advantage.sum() > 5
     assert rule.name == "group, A * abs(A)^1" and emphasised(GROUP_SCALED, 0.0) is GROUP_SCALED
     assert emphasised(BATCH_SCALED, 1.0).reason == BATCH_SCALED.reason, "it is as exact as what it is made of"
+
+
+# Against a baseline from history.
+
+
+def known(groups, mean=None, variance=0.2, worth=3.0, weights=(1.0, 1.0)):
+    """Rewards of groups by two functions, and what history expected of each of them."""
+    rewards, shape = rewards_of(*groups, weights=weights), (len(groups), 2)
+    if mean is None:
+        return rewards, NOTHING_KNOWN
+    mean_QF, variance_QF, strength_QF = (torch.full(shape, value).double() for value in (mean, variance, worth))
+    return rewards, StepContext(expected=Expected(mean_QF=mean_QF, variance_QF=variance_QF, strength_QF=strength_QF))
+
+
+def by_hand(groups, mean, worth, weights):
+    """One number at a time; the baseline is that of the other completions and of history alone."""
+    found = []
+    for group in groups:
+        for place, row in enumerate(group):
+            advantage = 0.0
+            for function, weight in enumerate(weights):
+                others = present([line[function] for j, line in enumerate(group) if j != place])
+                if row[function] != row[function] or not (others or mean is not None):
+                    continue
+                share = 1.0 if mean is None else len(others) / (len(others) + worth)
+                baseline = share * mean_of(others or [0.0]) + (1 - share) * (mean or 0.0)
+                advantage += weight * (row[function] - baseline)
+            found.append(advantage)
+    return tensor(found)
+
+
+@given(groups=GROUPS, mean=st.sampled_from([None, 0.0, 0.3]), worth=st.sampled_from([0.5, 7.0]))
+def test_it_is_the_formula_for_groups_of_any_size_with_missing_rewards(groups, mean, worth):
+    weights = [2.0, -0.5]
+    got = history_advantages(*known(groups, mean, worth=worth, weights=weights))
+    torch.testing.assert_close(got, by_hand(groups, mean, worth, weights))
+
+
+def test_without_history_it_is_leave_one_out_and_a_group_of_one_has_nothing():
+    got = history_advantages(*known([[[1.0, 0.0], [0.0, 0.0], [0.0, 0.0]], [[1.0, 0.0]]]))
+    assert got.tolist() == pytest.approx([1.0, -0.5, -0.5, 0.0])
+    worthless = history_advantages(*known([[[1.0, 0.0], [0.0, 0.0]]], mean=0.7, worth=0.0))
+    assert worthless.tolist() == pytest.approx([1.0, -1.0]), "what is worth nothing has no say"
+
+
+def test_a_function_that_history_knows_nothing_of_has_its_siblings_alone():
+    """The wrong twin mixes in a mean of 0, which nobody expected."""
+    rewards, context = known([[[1.0, 5.0]] * 4, [[1.0, 5.0]]], mean=0.0)
+    context.expected.strength_QF[:, 1] = 0.0
+    advantage_N, first_N = (
+        history_advantages(replace(rewards, weight_F=torch.tensor(weights)), context)
+        for weights in ((1.0, 1.0), (1.0, 0.0))
+    )
+    assert first_N.abs().min() > 0.1 and torch.equal(advantage_N, first_N)
+
+
+def test_the_deviation_is_that_of_history():
+    plain, scaled = (
+        rule(*known([[[1.0, 0.0], [0.0, 1.0]]], 0.5, variance=0.16, weights=(1.0, 2.0)))
+        for rule in (history_advantages, history_scaled_advantages)
+    )
+    torch.testing.assert_close(scaled, plain / ((0.16 + 4 * 0.16) ** 0.5 + 0.1))

@@ -1,14 +1,16 @@
-"""Token losses: TRL 1.16 re-stated scalar by scalar, gradients, padding."""
+"""Token losses: equality with TRL's own loss, gradients, padding."""
 
 import math
-from dataclasses import replace
+from collections import defaultdict
+from dataclasses import fields, replace
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
-from arrays import tensor
 from hypothesis import given
 from hypothesis import strategies as st
+from trl import GRPOConfig, GRPOTrainer
 
 from dppo.errors import ConfigError
 from dppo.objective import (
@@ -26,6 +28,7 @@ from dppo.objective import (
     vespo,
     weighted_sum,
 )
+from dppo.types import each_tensor
 
 NAN = float("nan")
 
@@ -50,112 +53,99 @@ def batch(seed=0, rows=6, tokens=5, spread=0.5, *, corrected=False):
     )
 
 
-# TRL 1.16, one completion at a time, in Python floats: from lists to a loss per token.
-
-
-def ratios(row, level):
-    log_ratio = [a - b for a, b in zip(row["logp"], row["old"], strict=True)]
-    if level == "sequence":
-        mean = sum(r for r, m in zip(log_ratio, row["mask"], strict=True) if m) / max(sum(row["mask"]), 1)
-        log_ratio = [mean] * len(log_ratio)
-    return [math.exp(r) for r in log_ratio]
-
-
-def trl_clipped(row, level="token", low=0.2, high=0.2, delta=math.inf):
-    return [
-        -min(min(r, delta) * row["A"], min(max(r, 1 - low), 1 + high) * row["A"]) for r in ratios(row, level)
-    ]  # fmt: skip
-
-
-def trl_cispo(row, level="token", high=5.0):
-    return [-min(r, high) * row["A"] * logp for r, logp in zip(ratios(row, level), row["logp"], strict=True)]
-
-
-def trl_sapo(row, level="token", pos=1.0, neg=1.05):
-    t = pos if row["A"] > 0 else neg
-    return [-row["A"] * 4 / t / (1 + math.exp(-t * (r - 1))) for r in ratios(row, level)]
-
-
-def trl_vespo(row, pos=(2.0, 3.0), neg=(3.0, 2.0), average=False):
-    k, lam = pos if row["A"] >= 0 else neg
-    lam = max(lam, 1e-4)
-    log_w = sum(a - b for a, b, m in zip(row["logp"], row["old"], row["mask"], strict=True) if m)
-    log_w = log_w / max(sum(row["mask"]), 1) if average else log_w
-    if row["correction"] is not None:
-        log_w += sum(math.log(c) for c in row["correction"])
-    log_w = min(max(log_w, math.log(1e-8)), 20.0)
-    phi = math.exp(lam + k * log_w - lam * math.exp(log_w))
-    return [-phi * row["A"] * logp for logp in row["logp"]]
-
-
-def trl_masked(row, threshold=0.1, behaviour="sampler", sign=1):
-    drift = [(mu - pi) * sign for mu, pi in zip(row[behaviour], row["logp"], strict=True)]
-    drift = [d for d, m in zip(drift, row["mask"], strict=True) if m]
-    mean = sum(0.0 if d != d else d for d in drift) / max(len(drift), 1)
-    return trl_clipped(row) if row["A"] >= 0 or mean <= threshold else [0.0] * len(row["logp"])
-
-
-def restated(rule, tokens, **settings):
-    """(B, T) of a rule of TRL, and the correction to the rollout engine on top of all losses but VESPO."""
-    rows = []
-    for i, advantage in enumerate(tokens.advantage_B.tolist()):
-        fields = {"logp": tokens.logp_BT, "old": tokens.old_logp_BT, "mask": tokens.mask_BT}
-        row = {name: value[i].tolist() for name, value in fields.items()} | {"A": advantage}
-        row["sampler"] = row["old"] if tokens.sampler_logp_BT is None else tokens.sampler_logp_BT[i].tolist()
-        factor = [1.0] * len(row["logp"]) if tokens.correction_B1 is None else tokens.correction_B1[i].tolist()
-        row["correction"] = None if tokens.correction_B1 is None else factor
-        loss = rule(row, **settings)
-        rows.append(loss if rule is trl_vespo else [x * c for x, c in zip(loss, factor, strict=True)])
-    return tensor(rows)
-
-
-GSPO = partial(clipped_surrogate, ratio=sequence_ratio, clip_low=3e-4, clip_high=4e-4)
-MASKED = partial(off_policy_masked, loss=clipped_surrogate, threshold=0.1)
-LOSSES = {
-    "clipped": (clipped_surrogate, trl_clipped, {}, {"low": 0.3}),
-    "clipped higher": (partial(clipped_surrogate, clip_low=0.1, clip_high=0.28), trl_clipped,
-                       {"low": 0.1, "high": 0.28}, {}),
-    "clipped and capped": (partial(clipped_surrogate, delta=1.3), trl_clipped, {"delta": 1.3}, {}),
-    "gspo": (GSPO, trl_clipped, {"level": "sequence", "low": 3e-4, "high": 4e-4}, {"low": 3e-4, "high": 4e-4}),
-    "gspo, wide": (partial(clipped_surrogate, ratio=sequence_ratio, clip_low=0.1), trl_clipped,
-                   {"level": "sequence", "low": 0.1}, {"low": 0.1}),
-    "cispo": (partial(cispo, ratio_max=1.2), trl_cispo, {"high": 1.2}, {"high": 2.2}),
-    "sapo": (sapo, trl_sapo, {}, {"pos": 1.05, "neg": 1.0}),
-    "sapo of completions": (partial(sapo, ratio=sequence_ratio, temperature_pos=2.0, temperature_neg=0.5), trl_sapo,
-                            {"level": "sequence", "pos": 2.0, "neg": 0.5}, {"pos": 2.0, "neg": 0.5}),
-    "vespo": (vespo, trl_vespo, {}, {"average": True}),
-    "vespo without a lambda": (partial(vespo, lambda_pos=0.0, lambda_neg=-1.0), trl_vespo,
-                               {"pos": (2.0, 0.0), "neg": (3.0, 0.0)}, {}),
-    "vespo, other constants": (partial(vespo, k_pos=1.0, lambda_neg=0.5), trl_vespo,
-                               {"pos": (1.0, 3.0), "neg": (3.0, 0.5)}, {"pos": (3.0, 0.5), "neg": (1.0, 3.0)}),
-    "off-policy masked": (MASKED, trl_masked, {}, {"behaviour": "old"}),
-    "off-policy masked, far": (partial(MASKED, threshold=0.3), trl_masked, {"threshold": 0.3},
-                               {"threshold": 0.3, "sign": -1}),
-}  # fmt: skip
-"""By name: our loss, TRL's, the settings that make them equal, and settings that make TRL's another loss."""
-
-
-@pytest.mark.parametrize("corrected", [False, True], ids=["", "corrected"])
-@pytest.mark.parametrize("name", LOSSES)
-def test_values_equal_trl_and_another_loss_would_be_seen(name, corrected):
-    loss, rule, settings, other = LOSSES[name]
-    worst = 0.0
-    for seed in range(5):
-        tokens = batch(seed, corrected=corrected)
-        got, mask = loss(tokens), tokens.mask_BT
-        torch.testing.assert_close(got[mask], restated(rule, tokens, **settings)[mask], rtol=1e-12, atol=1e-12)
-        worst = max(worst, (got - restated(rule, tokens, **other))[mask].abs().max().item())
-    assert worst > 1e-3
-
-
 def summed(loss, tokens):
-    """Means over tokens, added up."""
+    """Means over the tokens of each completion, added up."""
     return weighted_sum(loss(tokens), tokens.mask_BT, torch.ones_like(tokens.advantage_B), per_sequence=True)
 
 
-def gradient(loss, tokens):
+TRAINER = {each.name: each.default for each in fields(GRPOConfig)} | {
+    "epsilon_low": 0.2,
+    "epsilon_high": 0.2,
+    "use_vllm": True,
+    "steps_per_generation": 1,
+    "current_gradient_accumulation_steps": 1,
+    "aux_loss_enabled": False,
+    "_entropy_bonus_enabled": False,
+    "training": True,
+    "accelerator": SimpleNamespace(num_processes=1, gather=lambda x: x, reduce=lambda x, reduction: x),
+    "get_off_policy_mask": GRPOTrainer.get_off_policy_mask,
+    "get_gamma_weights": GRPOTrainer.get_gamma_weights,
+}
+"""What TRL's loss looks at in its trainer, by default with the settings of ``GRPOConfig``."""
+
+
+def of_trl(tokens, **settings):
+    """The same as ``summed``, by the loss of TRL's own trainer, which is given the log-probabilities."""
+    trainer, total = SimpleNamespace(**TRAINER | settings, _metrics=defaultdict(lambda: defaultdict(list))), 0.0
+    trainer.args = trainer.model = trainer
+    for row in range(len(tokens.advantage_B)):
+        one = each_tensor(tokens, lambda value, row=row: value[row : row + 1])
+        trainer._get_per_token_logps_and_entropies = lambda *_, found=one, **__: (found.logp_BT, found.logp_BT, None)
+        inputs = {
+            **dict.fromkeys(("prompt_ids", "prompt_mask", "completion_ids", "completion_mask"), one.mask_BT.long()),
+            "advantages": one.advantage_B,
+            "old_per_token_logps": one.old_logp_BT,
+            "ref_per_token_logps": one.ref_logp_BT,
+            "importance_sampling_ratio": one.correction_B1,
+            "num_items_in_batch": one.mask_BT.sum(),
+        }
+        if one.sampler_logp_BT is not None:
+            inputs["sampling_per_token_logps"] = one.sampler_logp_BT
+        trainer.vllm_importance_sampling_correction = one.correction_B1 is not None
+        total += GRPOTrainer._compute_loss(trainer, None, inputs)
+    return total
+
+
+def slope(of_tokens, tokens):
+    """(B, T) the gradient of a number by the log-probabilities of the policy."""
     leaf = tokens.logp_BT.clone().requires_grad_()
-    return torch.autograd.grad(summed(loss, replace(tokens, logp_BT=leaf)), leaf)[0]
+    return torch.autograd.grad(of_tokens(replace(tokens, logp_BT=leaf)), leaf)[0]
+
+
+def gradient(loss, tokens):
+    return slope(partial(summed, loss), tokens)
+
+
+LOSSES = {
+    "clipped": (clipped_surrogate, {}),
+    "clipped higher": (clipped_surrogate, dict(clip_low=0.1, clip_high=0.28)),
+    "clipped and capped": (clipped_surrogate, dict(delta=1.3)),
+    "gspo": (clipped_surrogate, dict(ratio=sequence_ratio, clip_low=3e-4, clip_high=4e-4)),
+    "gspo, wide": (clipped_surrogate, dict(ratio=sequence_ratio, clip_low=0.1)),
+    "cispo": (cispo, dict(ratio_max=1.2)),
+    "sapo": (sapo, {}),
+    "sapo of completions": (sapo, dict(ratio=sequence_ratio, temperature_pos=2.0, temperature_neg=0.5)),
+    "vespo": (vespo, {}),
+    "vespo without a lambda": (vespo, dict(lambda_pos=0.0, lambda_neg=-1.0)),
+    "vespo, other constants": (vespo, dict(k_pos=1.0, lambda_neg=0.5)),
+    "off-policy masked": (partial(off_policy_masked, loss=clipped_surrogate), dict(threshold=0.1)),
+    "off-policy masked, far": (partial(off_policy_masked, loss=clipped_surrogate), dict(threshold=0.3)),
+}
+OURS = {name: partial(loss, **constants) for name, (loss, constants) in LOSSES.items()}
+CONSTANTS = {"clip_low": "epsilon_low", "clip_high": "epsilon_high", "ratio_max": "epsilon_high", "delta": "delta"}
+CONSTANTS |= {"ratio": "importance_sampling_level", "threshold": "off_policy_mask_threshold"}
+
+
+def trl_of(name):
+    """TRL's loss of the same constants under its own names."""
+    loss, constants = LOSSES[name]
+    kind = {cispo: "cispo", sapo: "sapo", vespo: "vespo"}.get(loss, "grpo")
+    named = {CONSTANTS.get(each, f"{kind}_{each}"): value for each, value in constants.items()}
+    level = {"importance_sampling_level": "sequence"} if "ratio" in constants else {}
+    return partial(of_trl, loss_type=kind, **named | level)
+
+
+@pytest.mark.parametrize("corrected", [False, True], ids=["", "corrected"])
+@pytest.mark.parametrize(("name", "other"), zip(LOSSES, [*LOSSES][1:] + [*LOSSES][:1], strict=True), ids=str)
+def test_loss_and_gradient_equal_trl_and_another_loss_would_be_seen(name, other, corrected):
+    worst = 0.0
+    for seed in range(5):
+        tokens = batch(seed, corrected=corrected)
+        got_BT = gradient(OURS[name], tokens)
+        torch.testing.assert_close(summed(OURS[name], tokens), trl_of(name)(tokens), rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(got_BT, slope(trl_of(name), tokens), rtol=1e-6, atol=1e-6)
+        worst = max(worst, (got_BT - slope(trl_of(other), tokens)).abs().max().item())
+    assert worst > 1e-3
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -164,7 +154,7 @@ def test_the_gradient_on_policy_is_minus_the_advantage(name):
     tokens = batch(1)
     tokens = replace(tokens, logp_BT=tokens.old_logp_BT, sampler_logp_BT=None)
     expected_BT = -tokens.advantage_B[:, None] * tokens.mask_BT / tokens.mask_BT.sum(1, keepdim=True)
-    torch.testing.assert_close(gradient(LOSSES[name][0], tokens), expected_BT, rtol=1e-12, atol=1e-15)
+    torch.testing.assert_close(gradient(OURS[name], tokens), expected_BT, rtol=1e-12, atol=1e-15)
 
 
 def test_gspo_equals_the_straight_through_form_in_value_and_gradient():
@@ -200,7 +190,7 @@ def test_clipped_tokens_are_the_ones_without_a_gradient(seed, low, high, ratio):
         assert not (clipped_BT & ~tokens.mask_BT).any(), "padding has ratio 1"
 
 
-@pytest.mark.parametrize("loss", [*(ours for ours, *_ in LOSSES.values()), divergence_ppo], ids=[*LOSSES, "divergence"])
+@pytest.mark.parametrize("loss", [*OURS.values(), divergence_ppo], ids=[*OURS, "divergence"])
 @pytest.mark.parametrize("garbage", [1e4, -1e4, float("inf"), NAN])
 def test_padding_never_reaches_the_value_or_the_gradient(loss, garbage):
     tokens, results = batch(2), []
@@ -227,11 +217,11 @@ LOGITS = torch.tensor([0.3, -0.8, 1.1, 0.0], dtype=torch.float64)
 REF_LOGP = torch.tensor([-0.4, 0.9, 0.2, 0.5], dtype=torch.float64).log_softmax(0)
 
 
-def one_of_each(logp, ref, *, old=None):
+def one_of_each(logp, ref):
     """One completion whose tokens are all tokens that there are."""
     return Tokens(
         logp_BT=logp[None],
-        old_logp_BT=(logp.detach() if old is None else old)[None],
+        old_logp_BT=logp.detach()[None],
         advantage_B=torch.zeros(1, dtype=torch.float64),
         mask_BT=torch.ones(1, len(logp)),
         ref_logp_BT=None if ref is None else ref[None],
@@ -246,11 +236,13 @@ def divergence(logp, other):
 @pytest.mark.parametrize("ratio", [None, token_ratio, sequence_ratio])
 def test_k3_equals_trl(ratio):
     """With the ratio it is what ``use_bias_correction_kl`` makes of it."""
-    logp, old, ref = torch.randn(3, 2, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    given = one_of_each(logp[0], ref[0], old=old[0])
-    kl = torch.exp(ref - logp) - (ref - logp) - 1
-    log_ratio = {None: logp * 0, token_ratio: logp - old, sequence_ratio: (logp - old).mean(1, keepdim=True)}[ratio]
-    torch.testing.assert_close(k3(given, ratio=ratio)[0], (kl * log_ratio.exp())[0], rtol=1e-12, atol=1e-14)
+    tokens = batch(3)
+    tokens = replace(tokens, advantage_B=torch.zeros(6).double(), ref_logp_BT=tokens.sampler_logp_BT.nan_to_num(-1.0))
+    level = "sequence" if ratio is sequence_ratio else "token"
+    trl = partial(of_trl, beta=1.0, use_bias_correction_kl=ratio is not None, importance_sampling_level=level)
+    ours = partial(k3, ratio=ratio)
+    torch.testing.assert_close(summed(ours, tokens), trl(tokens), rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(gradient(ours, tokens), slope(trl, tokens), rtol=1e-12, atol=1e-14)
 
 
 def test_gradients_over_all_tokens_are_those_of_the_docstrings():
