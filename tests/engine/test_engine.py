@@ -1,5 +1,6 @@
-"""`examples/engine.py`: the same gradient as the formula, unbiased when pruned; every preset takes steps."""
+"""`examples/engine.py`: gradients that are unbiased when pruned, every preset, and prompts that GRESO asks for."""
 
+import copy
 from dataclasses import replace
 
 import pytest
@@ -7,13 +8,49 @@ import torch
 from mechanisms import one_of_each
 
 from dppo.lab.demo.decode import sample
+from dppo.lab.demo.task import make_split
 from dppo.methods import METHODS
-from dppo.pruning import UNWEIGHTED
-from dppo.rng import Purpose, step_streams, torch_generator
-from examples.engine import GENERATIONS, everything
+from dppo.pruning import UNWEIGHTED, PromptStream
+from dppo.rng import Purpose, generator, step_streams, torch_generator
+from dppo.verification.tiny_model import build_model
+from dppo.verification.tiny_tokenizer import build_tokenizer
+from examples.engine import GENERATIONS, Loop, everything
 
 GRPO, DPPO = METHODS["grpo"], METHODS["dppo"]
 SERVED = [name for name, method in METHODS.items() if not (method.needs_reference or method.tokens.active)]
+
+
+@pytest.fixture(scope="session")
+def start():
+    """An untrained policy, its tokenizer, and problems."""
+    return build_model(0).eval(), build_tokenizer(), make_split(0, train=32, held_out=6)
+
+
+@pytest.fixture
+def still(start, monkeypatch):
+    """Makes loops whose steps leave parameters alone, with the gradients of their steps.
+
+    An untrained policy is never right, so rewards come from ``rewards(row_Q, step)``.
+    """
+    monkeypatch.setattr("examples.engine.MAX_NEW_TOKENS", 16)
+    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", lambda *a, **k: None)
+
+    def made(method, rewards, *, size=16, seed=0, **options):
+        model, tokenizer, split = start
+        loop, gradients = Loop(copy.deepcopy(model), tokenizer, split.train[:size], method, seed=seed, **options), []
+
+        def keep():
+            parts = [p.grad if p.grad is not None else torch.zeros_like(p) for p in loop.model.parameters()]
+            gradients.append(torch.cat([part.flatten() for part in parts]).double())
+
+        def given(row_N, rollout):
+            return rewards(row_N[:: loop.session.generations], loop.session.number).flatten()
+
+        monkeypatch.setattr(loop, "_rewards", given)
+        monkeypatch.setattr(loop.optimizer, "step", keep)
+        return loop, gradients
+
+    return made
 
 
 def coin(row_Q, step):
@@ -68,3 +105,81 @@ def test_every_preset_takes_steps(name, still):
     reports = [loop.step(1e-3, done) for done in (0.0, 0.5)]
     assert all(g.isfinite().all() and g.norm() > 0 for g in gradients)
     assert all(0 < report.completions_trained <= report.rollouts for report in reports)
+
+
+# GRESO asks for the prompts that its paper's rules name. ``test_trl_rounds.py`` has steps of rounds.
+
+SIZE, WANTED = 16, 3
+
+
+def graded_rows(row_Q, step):
+    """Of four dataset rows one is always right, one always wrong, one mixed and one mostly wrong."""
+    kinds = torch.zeros(4, GENERATIONS)
+    kinds[0], kinds[2, ::2], kinds[3, 0] = 1.0, 1.0, 0.1
+    return kinds[row_Q % 4]
+
+
+KINDS = {"greso": {0: "easy", 1: "hard"}, "greso_compat": {0: "easy", 1: "hard", 3: "hard"}}
+
+
+def greso_by_hand(name, steps):
+    """The rows that each step rolls out, and the exploration after it, with lists and dictionaries only."""
+    order = PromptStream(SIZE, 0).peek(100 * SIZE).tolist()
+    usual, place, streak, explore, told = round(1.5 * WANTED), 0, {}, {"easy": 0.5, "hard": 0.5}, []
+    for step in range(steps):
+        rolled_out, buffer, round_size, last, number = [], 0, usual, False, 0
+        while True:
+            draws, asked = generator(0, Purpose.PROMPT_SKIP, step, number), []
+            while len(asked) < round_size:
+                row, numbers, place = order[place], draws.random(2), place + 1
+                kind, z = streak.get(row, ("easy", 0))
+                chance = {"easy": 1.0, "hard": 1.0} | {kind: max(explore[kind] ** z, 0.01)}
+                if numbers[0] >= 1 - chance["easy"] and numbers[1] >= 1 - chance["hard"]:
+                    asked.append(row)
+            rolled_out.append(asked)
+            useful = sum(row % 4 in (2, 3) for row in asked)
+            buffer, number = buffer + useful, number + 1
+            if buffer >= WANTED or last or (number == 10 and buffer):
+                break
+            round_size, last = usual, False
+            if useful:
+                estimate = (WANTED - buffer) * len(asked) * 5 // (4 * useful)
+                round_size, last = max(min(estimate, usual), 1), estimate <= usual
+        every = [row for asked in rolled_out for row in asked]
+        for row in every:
+            kind = KINDS[name].get(row % 4)
+            before, z = streak.get(row, (None, 0))
+            streak[row] = (kind, z + 1 if kind == before else 1) if kind else ("easy", 0)
+        if place > SIZE:
+            shares = {"easy": sum(row % 4 == 0 for row in every), "hard": sum(row % 4 == 1 for row in every)}
+            if name == "greso_compat":
+                shares["hard"] = 0  # groups of zeros are not exactly 0.1
+            for kind, thirds in (("easy", 1), ("hard", 2)):
+                down = 12 * shares[kind] >= thirds * len(every)
+                explore[kind] = min(max(explore[kind] + (-0.01 if down else 0.01), 0.05), 0.95)
+        told.append((every, dict(explore)))
+    return told
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_greso_asks_what_its_rules_say(name, still):
+    asked, steps = [], 10
+
+    def rewards(row_Q, step):
+        asked[-1].extend(row_Q.tolist())
+        return graded_rows(row_Q, step)
+
+    loop, gradients = still(METHODS[name], rewards, prompts=WANTED, size=SIZE)
+    wanted = greso_by_hand(name, steps)
+    for rows, explore in wanted:
+        asked.append([])
+        loop.step(1e-3)
+        assert asked[-1] == rows
+        learned = loop.session.source.learned
+        assert (learned.easy, learned.hard) == pytest.approx((explore["easy"], explore["hard"]))
+    early, late = ([row for rows in asked[part] for row in rows] for part in (slice(0, 2), slice(6, 10)))
+    shares = [sum(row % 4 < 2 for row in rows) / len(rows) for rows in (early, late)]
+    assert shares[1] < shares[0], "prompts that give nothing are asked less often"
+    assert any(explore["easy"] != 0.5 for _, explore in wanted) and len(gradients) == steps
+    (other,) = KINDS.keys() - {name}
+    assert wanted != greso_by_hand(other, steps)

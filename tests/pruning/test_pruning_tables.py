@@ -23,45 +23,37 @@ from dppo.pruning import (
     advantage_with_uncertainty,
     all_alike,
     best_cuts,
+    designs,
+    level,
+    probabilities,
     random_prefix,
+    scores,
     uncertainty,
 )
-from dppo.pruning import designs as designs_module
-from dppo.pruning import level as level_module
-from dppo.pruning import probabilities as probabilities_module
-from dppo.pruning import scores as scores_module
 from dppo.pruning.designs import WEIGHTINGS, Weighting
 from dppo.pruning.probabilities import stated, stating
 from dppo.pruning.tokens import by_uncertainty
 from dppo.types import Completions
 
 RULE_EXAMPLES = {
-    "proportional": ([1, 1, 4, 2], [0.25, 0.25, 1, 0.5]),
-    "threshold": ([1, 1, 4, 2], [0.5, 0.5, 1, 1]),
-    "uniform": ([1, 1, 4, 2], [0.5, 0.5, 0.5, 0.5]),
+    "proportional": [0.25, 0.25, 1, 0.5],
+    "threshold": [0.5, 0.5, 1, 1],
+    "uniform": [0.5, 0.5, 0.5, 0.5],
 }
-"""Scores and the probabilities they get at rate 0.5; the bad example is a negative score."""
-
+"""Probabilities of the scores 1, 1, 4 and 2 at rate 0.5."""
 SCORE_EXAMPLES = {"advantage": [2, 1, 0], "length": [6, 2, 0], "uncertainty": [1, 2, 0], "uniform": [1, 1, 1]}
 """Scores of ``completions()``."""
-
 WEIGHTING_EXAMPLES = {"inverse_probability": [4, 0, 1], "unweighted": [1, 0, 1], "kept_mean": [1.5, 0, 1.5]}
 """Weights of rows kept, dropped, kept, with probabilities 0.25, 0.5 and 1."""
-
 SCHEDULE_EXAMPLES = {"constant": [1, 1, 1], "stop": [1, 0, 0], "fade": [1, 0.5, 0]}
 """Factors at 0, 3/4 and 1 of a run whose full rates last until its middle."""
 
 
 def public_functions(module: ModuleType, parameters: list[str]) -> set[Callable]:
     """Functions written in ``module`` whose arguments start with ``parameters``."""
-    return {
-        function
-        for name, function in vars(module).items()
-        if inspect.isfunction(function)
-        and function.__module__ == module.__name__
-        and not name.startswith("_")
-        and list(inspect.signature(function).parameters)[: len(parameters)] == parameters
-    }
+    written = {f for f in vars(module).values() if inspect.isfunction(f) and f.__module__ == module.__name__}
+    taking = {f for f in written if [*inspect.signature(f).parameters][: len(parameters)] == parameters}
+    return {f for f in taking if not f.__name__.startswith("_")}
 
 
 def records(module: ModuleType, kind: type) -> dict:
@@ -70,15 +62,13 @@ def records(module: ModuleType, kind: type) -> dict:
 
 
 def test_every_part_that_exists_is_registered_under_its_name():
-    assert public_functions(probabilities_module, ["score_N", "budget"]) == set(RULES.values())
-    assert public_functions(scores_module, ["completions"]) == set(SCORES.values())
-    assert public_functions(level_module, ["done"]) == set(SCHEDULES.values())
-    assert records(designs_module, Weighting) == WEIGHTINGS
-    assert records(designs_module, Design) == DESIGNS
+    assert public_functions(probabilities, ["score_N", "budget"]) == set(RULES.values())
+    assert public_functions(scores, ["completions"]) == set(SCORES.values())
+    assert public_functions(level, ["done"]) == set(SCHEDULES.values())
+    assert records(designs, Weighting) == WEIGHTINGS and records(designs, Design) == DESIGNS
     draws = {design.draw for design in DESIGNS.values()}
-    assert draws == public_functions(designs_module, ["prob_N", "score_N", "rng"])
-    for name, part in (RULES | SCHEDULES).items():
-        assert part.__name__ == name
+    assert draws == public_functions(designs, ["prob_N", "score_N", "rng"])
+    assert all(part.__name__ == name for name, part in (RULES | SCHEDULES).items())
 
 
 def spends_all(rule) -> bool:
@@ -92,13 +82,11 @@ def spends_all(rule) -> bool:
 
 @pytest.mark.parametrize("name", RULES)
 def test_rules(name):
-    rule, (score, expected) = RULES[name], RULE_EXAMPLES[name]
-    budget = Budget(rate=0.5, floor=0.1)
-    torch.testing.assert_close(rule(tensor(score), budget), tensor(expected))
+    rule, budget = RULES[name], Budget(rate=0.5, floor=0.1)
+    torch.testing.assert_close(rule(tensor([1, 1, 4, 2]), budget), tensor(RULE_EXAMPLES[name]))
     with refused(DesignError, "finite and >= 0"):
         rule(tensor([-1, 2]), budget)
-    assert rule(torch.zeros(0), budget).shape == (0,)
-    assert spends_all(rule) == stated(rule).spends_budget
+    assert rule(torch.zeros(0), budget).shape == (0,) and spends_all(rule) == stated(rule).spends_budget
     score_N, before = torch.rand(40, generator=torch.Generator().manual_seed(2), dtype=torch.float64), 40.0
     for rate in (0.0, 0.1, 0.15, 0.5, 0.55, 0.9, 0.95):
         prob_N = rule(score_N, Budget(rate=rate, floor=0.01))
@@ -140,15 +128,11 @@ def test_scores(name):
     assert score_is_as_stated(SCORES[name])
 
 
-def test_norms_are_divided_by_the_tokens_of_a_mean_and_hold_what_other_terms_weigh():
-    for score, of_mean in ((advantage_with_length, [6 / 9, 0.5, 0]), (advantage_with_uncertainty, [1 / 9, 0.5, 0])):
-        assert score(completions(averaged_N=AVERAGED)).tolist() == of_mean
+def test_norms_hold_what_other_terms_weigh_a_faded_mean_that_ignores_what_is_not_finite():
+    for score in (advantage_with_length, advantage_with_uncertainty):
         blind, unit = score(completions()), score(completions(advantage_N=torch.ones(3)))
         assert torch.equal(score(completions(other=0.0)), blind)
         torch.testing.assert_close(score(completions(other=0.2)) ** 2, blind**2 + (0.2 * unit) ** 2)
-
-
-def test_what_other_terms_weighed_is_a_faded_mean_that_ignores_what_is_not_finite():
     found = OtherTerms().after(8.0, 2.0)
     assert found.advantage == 2.0 and OtherTerms().advantage is None
     assert found.after(float("inf"), 1.0) == found.after(1.0, 0.0) == found.after(float("nan"), 1.0) == found
@@ -184,8 +168,7 @@ SPAN_NT = torch.arange(12) < torch.tensor([[12], [7], [9]])
 
 
 def token_rule_is_as_stated(rule) -> bool:
-    generator = torch.Generator().manual_seed(1)
-    one, other = (torch.rand(3, 12, generator=generator, dtype=torch.float64) for _ in range(2))
+    one, other = torch.rand(2, 3, 12, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     same = torch.equal(rule(one, SPAN_NT, 0.3, 0.05), rule(other, SPAN_NT, 0.3, 0.05))
     try:
         rule(one, SPAN_NT, 0.7, 0.05)
@@ -195,17 +178,12 @@ def token_rule_is_as_stated(rule) -> bool:
     return (not same, more) == (stated(rule).by_moments, stated(rule).largest_rate > 0.7)
 
 
-@pytest.mark.parametrize("rule", [best_cuts, random_prefix, by_uncertainty, all_alike], ids=lambda rule: rule.__name__)
-def test_token_rules(rule):
-    assert token_rule_is_as_stated(rule)
-
-
-def test_a_wrong_statement_is_found():
+def test_token_rules_are_as_stated_and_a_wrong_statement_is_found():
     def unstated(function):
         return lambda *given: function(*given)
 
+    assert all(token_rule_is_as_stated(rule) for rule in (best_cuts, random_prefix, by_uncertainty, all_alike))
+    assert not token_rule_is_as_stated(unstated(random_prefix)) and not token_rule_is_as_stated(unstated(best_cuts))
     assert not score_is_as_stated(stating(of_sums=False, needs_log_probs=True)(unstated(SCORES["length"])))
     proportional = unstated(RULES["proportional"])
     assert spends_all(proportional) and not stated(proportional).spends_budget
-    assert not token_rule_is_as_stated(unstated(random_prefix))
-    assert not token_rule_is_as_stated(unstated(best_cuts))
