@@ -84,28 +84,26 @@ def test_a_term_whose_size_is_not_known_keeps_one_floor_for_all():
     assert level.informed(unknown).least is None and level.draw(unknown, rng()).prob_N.min() == pytest.approx(0.2)
 
 
-def test_rate_zero_keeps_every_live_row_at_weight_one_whatever_the_parts():
-    rows = completions()
+def test_rate_zero_keeps_every_live_row_and_no_history_every_prompt_whatever_the_parts():
+    rows, unseen = completions(), candidates_of([1.0] * 7, seen=[False] * 7)
     for design in DESIGNS.values():
-        level = Pruning(rate=0.0, rule=never_the_first, design=design, score=advantage_with_uncertainty)
-        draw = level.draw(rows, rng())
-        assert torch.equal(draw.keep_N, rows.live_N)
-        assert torch.equal(draw.weight_N, rows.live_N.double()) and torch.equal(draw.prob_N, rows.live_N.double())
+        off = Pruning(rate=0.0, rule=never_the_first, design=design, score=advantage_with_uncertainty)
+        new = PromptPruning(rate=0.9, rule=never_the_first, design=design)
+        for draw, live_N in ((off.draw(rows, rng()), rows.live_N), (new.draw(unseen, rng()), ~unseen.seen_P)):
+            assert torch.equal(draw.keep_N, live_N)
+            assert torch.equal(draw.weight_N, live_N.double()) and torch.equal(draw.prob_N, live_N.double())
 
 
 @pytest.mark.parametrize("design", DESIGNS.values(), ids=DESIGNS)
 def test_rows_without_a_gradient_are_never_kept_and_results_are_in_the_order_given(design):
     rows = completions()
-    pruning = Pruning(rate=0.5, design=design, score=advantage_with_length, budget="tokens")
-    draw = pruning.draw(rows, rng())
-    assert not draw.keep_N[~rows.live_N].any() and not draw.prob_N[~rows.live_N].any()
-    live = rows.live_N
-    budget = Budget(rate=0.5, floor=0.1, cost_N=rows.tokens_N[live].double())
-    expected = proportional(advantage_with_length(rows)[live], budget)
-    torch.testing.assert_close(draw.prob_N[live], expected, rtol=1e-12, atol=0)
-    kept = draw.keep_N
-    torch.testing.assert_close(draw.weight_N[kept], 1 / draw.prob_N[kept], rtol=0, atol=0)
-    assert not draw.weight_N[~kept].any()
+    live, score_N = rows.live_N, advantage_with_length(rows)
+    draw = Pruning(rate=0.5, design=design, score=advantage_with_length, budget="tokens").draw(rows, rng())
+    expected_N = torch.zeros(len(live)).double()
+    expected_N[live] = proportional(score_N[live], Budget(rate=0.5, floor=0.1, cost_N=rows.tokens_N[live].double()))
+    torch.testing.assert_close(draw.prob_N, expected_N, rtol=1e-12, atol=0)
+    assert not draw.keep_N[~live].any()
+    torch.testing.assert_close(draw.weight_N, torch.where(draw.keep_N, 1 / draw.prob_N, 0.0), rtol=0, atol=0)
 
 
 def sides_kept(pruning: Pruning, seed: int) -> set[int]:
@@ -162,18 +160,10 @@ def test_prompt_counts_are_fixed_whole_and_multiples(signal, unseen, rate, multi
         assert lowest <= count < lowest + multiple + 1
 
 
-def test_without_history_every_prompt_is_kept():
-    unseen = candidates_of([1.0] * 7, seen=[False] * 7)
-    for design in DESIGNS.values():
-        draw = PromptPruning(rate=0.9, design=design, rule=never_the_first).draw(unseen, rng())
-        assert draw.keep_N.all() and (draw.weight_N == 1).all() and (draw.prob_N == 1).all()
-
-
 def test_counts_that_cannot_be_are_refused():
-    with refused(DesignError, 4, 6):
-        PromptPruning(rate=0.1).draw(candidates_of([1.0] * 6), rng(), multiple=4)
-    with refused(DesignError, "the block has 6"):
-        PromptPruning(rate=0.0).draw(candidates_of([1.0] * 6), rng(), multiple=4)
+    for rate in (0.0, 0.1):
+        with refused(DesignError, "multiple of 4", "the block has 6"):
+            PromptPruning(rate=rate).draw(candidates_of([1.0] * 6), rng(), multiple=4)
     with refused(DesignError, "'poisson'"):
         PromptPruning(rate=0.5, design=POISSON).draw(candidates_of([1.0] * 8), rng(), multiple=4)
     with refused(DesignError, "1 of 20"):
