@@ -6,6 +6,7 @@ result is the volume of its boxes.
 
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import pairwise, permutations
 from math import factorial, prod
 
@@ -104,15 +105,15 @@ def every_draw(run: Callable[[Numbers], Hashable]) -> list[Box]:
     return boxes
 
 
-_KNOWN: dict[Hashable, list[Box]] = {}
+@cache
+def _boxes(draw, prob: tuple[float, ...], score: tuple[float, ...]) -> list[Box]:
+    prob_N, score_N = (torch.tensor(each, dtype=torch.float64) for each in (prob, score))
+    return every_draw(lambda rng: tuple(draw(prob_N, score_N, rng).tolist()))
 
 
 def boxes_of(design, prob: Tensor, score: Tensor) -> list[Box]:
     """All boxes of one draw of a design."""
-    key = (design.draw, *prob.tolist(), *score.tolist())
-    if key not in _KNOWN:
-        _KNOWN[key] = every_draw(lambda rng: tuple(design.draw(prob, score, rng).tolist()))
-    return _KNOWN[key]
+    return _boxes(design.draw, tuple(prob.tolist()), tuple(score.tolist()))
 
 
 def boxes_of_level(pruning, rows) -> list[Box]:
@@ -131,17 +132,3 @@ def mean_weight(pruning, rows, of_draw=lambda draw: draw.weight_N) -> Tensor:
     """(N,) exact mean of the weights, or of something else of a draw, over every real draw of ``pruning``."""
     boxes = boxes_of_level(pruning, rows)
     return torch.stack([box.chance * of_draw(pruning.draw(rows, box.rng())) for box in boxes]).sum(0)
-
-
-def distribution(design, prob: Tensor, score: Tensor | None = None) -> list[tuple[Tensor, float]]:
-    """[(keep_N, chance)] of one draw of ``design``."""
-    score = torch.zeros_like(prob) if score is None else score
-    chance: dict[Hashable, float] = {}
-    for box in boxes_of(design, prob, score):
-        chance[box.result] = chance.get(box.result, 0.0) + box.chance
-    return [(torch.tensor(mask, dtype=torch.bool), part) for mask, part in chance.items()]
-
-
-def expectation(pairs: list[tuple[Tensor, float]], value: Callable[[Tensor], Tensor]) -> Tensor:
-    """Mean of ``value(keep_N)`` over the outcomes."""
-    return torch.stack([chance * value(keep) for keep, chance in pairs]).sum(0)

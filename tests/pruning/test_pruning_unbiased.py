@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from arrays import candidates_of, tensor
-from pruning_enumeration import TOP, Numbers, boxes_of_level, distribution, expectation, mean_weight
+from pruning_enumeration import TOP, Numbers, boxes_of, boxes_of_level, mean_weight
 
 from dppo.moment_samples import MomentSamples
 from dppo.pruning import (
@@ -49,17 +49,24 @@ def whole_sizes(prob: torch.Tensor) -> set[int]:
     return {near} if abs(total - near) < 1e-9 else {math.floor(total), math.ceil(total)}
 
 
+def outcomes(design, prob: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """(M, N) what every box of a draw keeps, and (M,) its chance."""
+    boxes = boxes_of(design, prob, prob)
+    return torch.tensor([box.result for box in boxes]).bool(), tensor([box.chance for box in boxes])
+
+
 @pytest.mark.parametrize("design", DESIGNS.values(), ids=DESIGNS)
 def test_every_claim_of_a_design_is_true_and_what_it_does_not_claim_is_false(design):
     worst, fixed = 0.0, True
     for name, values in PROBABILITIES.items():
         prob = tensor(values)
-        drawn, pairs = design.draw(prob, prob, generator(0, Purpose.CHECK)), distribution(design, prob, prob)
+        drawn = design.draw(prob, prob, generator(0, Purpose.CHECK))
         assert drawn.shape == prob.shape and drawn.dtype == torch.bool, name
-        assert sum(chance for _, chance in pairs) == pytest.approx(1.0, abs=EXACT), name
-        assert all(keep[prob >= 1].all() and not keep[prob <= 0].any() for keep, _ in pairs), name
-        worst = max([worst, *(expectation(pairs, torch.Tensor.double) - prob).abs().tolist()])
-        fixed &= {int(keep.sum()) for keep, chance in pairs if chance > 1e-15} <= whole_sizes(prob)
+        keep_MN, chance_M = outcomes(design, prob)
+        assert chance_M.sum().item() == pytest.approx(1.0, abs=EXACT), name
+        assert keep_MN[:, prob >= 1].all() and not keep_MN[:, prob <= 0].any(), name
+        worst = max([worst, *(chance_M @ keep_MN.double() - prob).abs().tolist()])
+        fixed &= set(keep_MN[chance_M > 1e-15].sum(1).tolist()) <= whole_sizes(prob)
     assert (worst < EXACT, fixed) == (design.unbiased, design.fixed_size)
     assert bool(design.reason) == (not design.unbiased)
 
@@ -85,7 +92,8 @@ def test_an_integer_sum_is_met_in_spite_of_rounding(design, prob):
 
 def test_relative_added_variance_is_exact_for_gradients_at_right_angles():
     prob, norm = tensor([0.5, 0.25, 1.0, 0.8]), tensor([1.0, 0.5, 2.0, 1.5])
-    added = expectation(distribution(POISSON, prob), lambda keep: ((keep / prob - 1) * norm).square().sum())
+    keep_MN, chance_M = outcomes(POISSON, prob)
+    added = chance_M @ ((keep_MN / prob - 1) * norm).square().sum(1)
     exact = added.item() / norm.square().sum().item()
     assert relative_added_variance(prob, norm) == pytest.approx(exact, rel=1e-12)
     without_squares = ((1 / prob - 1) * norm).sum() / norm.sum()
