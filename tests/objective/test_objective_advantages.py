@@ -12,16 +12,8 @@ from refusals import refused
 
 from dppo.context import NOTHING_KNOWN, Expected, StepContext
 from dppo.errors import ConfigError
-from dppo.objective import (
-    BATCH_SCALED,
-    CENTRED,
-    GROUP_SCALED,
-    emphasised,
-    group_advantages,
-    history_advantages,
-    history_scaled_advantages,
-    powered,
-)
+from dppo.objective import BATCH_SCALED, CENTRED, GROUP_SCALED, emphasised, group_advantages, powered
+from dppo.objective.advantages import history_advantages, history_scaled_advantages
 from dppo.types import Rewards
 
 NAN = float("nan")

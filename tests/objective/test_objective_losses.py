@@ -13,21 +13,8 @@ from hypothesis import strategies as st
 from trl import GRPOConfig, GRPOTrainer
 
 from dppo.errors import ConfigError
-from dppo.objective import (
-    Tokens,
-    cispo,
-    clipped_surrogate,
-    clipped_tokens,
-    divergence_ppo,
-    k3,
-    margin_weights,
-    off_policy_masked,
-    sapo,
-    sequence_ratio,
-    token_ratio,
-    vespo,
-    weighted_sum,
-)
+from dppo.objective import cispo, margin_weights, sapo, sequence_ratio, token_ratio, vespo, weighted_sum
+from dppo.objective.losses import Tokens, clipped_surrogate, clipped_tokens, divergence_ppo, k3, off_policy_masked
 from dppo.types import each_tensor
 
 NAN = float("nan")

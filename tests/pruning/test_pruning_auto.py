@@ -14,20 +14,18 @@ from refusals import refused
 
 from dppo.errors import ConfigError
 from dppo.methods import METHODS
-from dppo.pruning import (
-    DETERMINISTIC,
+from dppo.pruning import Auto, Budget, MomentSamples, PromptHistory, PromptPruning, Pruning, ceiling_of, proportional
+from dppo.pruning.ceiling import (
     PROMPT_AUTO,
-    UNWEIGHTED,
-    Auto,
-    Budget,
-    MomentSamples,
-    PromptHistory,
-    PromptPruning,
-    Pruning,
-    ceiling_of,
-    proportional,
+    PROMPT_FLOOR,
+    Calibration,
+    Choice,
+    by_others,
+    choose,
+    rates_to,
+    selection_ceiling,
 )
-from dppo.pruning.ceiling import PROMPT_FLOOR, Calibration, Choice, by_others, choose, rates_to, selection_ceiling
+from dppo.pruning.designs import DETERMINISTIC, UNWEIGHTED
 from dppo.types import Draw, Rewards
 
 ROLLED_OUT = Auto(fewest=1, least_gain=1.0, rollout_cost=1.0)

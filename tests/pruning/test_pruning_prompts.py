@@ -13,19 +13,9 @@ from refusals import refused, warned
 
 from dppo.context import Expected
 from dppo.errors import ConfigError, RoundsError
-from dppo.pruning import (
-    GroupSizes,
-    PromptHistory,
-    PromptPruning,
-    PromptStream,
-    RoundRequest,
-    Rounds,
-    proportional,
-    threshold,
-    uniform,
-)
+from dppo.pruning import GroupSizes, PromptHistory, PromptPruning, PromptStream, proportional, threshold, uniform
 from dppo.pruning.prompts import fill_block, whole_numbers
-from dppo.pruning.rounds import Collected
+from dppo.pruning.rounds import Collected, RoundRequest, Rounds
 from dppo.rng import generator, step_streams
 from dppo.step import whole_block
 from dppo.step.records import in_rounds

@@ -11,22 +11,9 @@ from hypothesis import strategies as st
 from refusals import refused
 
 from dppo.errors import ConfigError, DesignError
-from dppo.pruning import (
-    DESIGNS,
-    DETERMINISTIC,
-    PIVOTAL,
-    POISSON,
-    SYSTEMATIC,
-    UNWEIGHTED,
-    Budget,
-    PromptPruning,
-    Pruning,
-    advantage_with_length,
-    advantage_with_uncertainty,
-    proportional,
-    threshold,
-    uniform,
-)
+from dppo.pruning import Budget, PromptPruning, Pruning, advantage_with_length, advantage_with_uncertainty
+from dppo.pruning.designs import DESIGNS, DETERMINISTIC, PIVOTAL, POISSON, SYSTEMATIC, UNWEIGHTED
+from dppo.pruning.probabilities import proportional, threshold, uniform
 from dppo.rng import Purpose, generator
 from dppo.types import Completions
 

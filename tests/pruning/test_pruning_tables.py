@@ -12,27 +12,12 @@ from torch import nn
 
 from dppo.errors import ConfigError, DesignError
 from dppo.moment_samples import OtherTerms
-from dppo.pruning import (
-    DESIGNS,
-    RULES,
-    SCHEDULES,
-    SCORES,
-    Budget,
-    Design,
-    advantage_with_length,
-    advantage_with_uncertainty,
-    all_alike,
-    best_cuts,
-    designs,
-    level,
-    probabilities,
-    random_prefix,
-    scores,
-    uncertainty,
-)
-from dppo.pruning.designs import WEIGHTINGS, Weighting
-from dppo.pruning.probabilities import stated, stating
-from dppo.pruning.tokens import by_uncertainty
+from dppo.pruning import designs, level, probabilities, scores
+from dppo.pruning.designs import DESIGNS, WEIGHTINGS, Design, Weighting
+from dppo.pruning.level import SCHEDULES
+from dppo.pruning.probabilities import RULES, Budget, stated, stating
+from dppo.pruning.scores import SCORES, advantage_with_length, advantage_with_uncertainty, uncertainty
+from dppo.pruning.tokens import all_alike, best_cuts, by_uncertainty, random_prefix
 from dppo.types import Completions
 
 RULE_EXAMPLES = {

@@ -16,15 +16,7 @@ from dppo.errors import DesignError, ShapeError
 from dppo.pruning import TokenPruning
 from dppo.pruning import tokens as tokens_module
 from dppo.pruning.ceiling import rates_to
-from dppo.pruning.tokens import (
-    TOKEN_AUTO,
-    SampledTokens,
-    best_cuts,
-    by_uncertainty,
-    draw_cuts,
-    draw_tokens,
-    pool_numbers,
-)
+from dppo.pruning.tokens import TOKEN_AUTO, SampledTokens, best_cuts, by_uncertainty, draw_cuts, draw_tokens
 from dppo.rng import Purpose, generator
 
 LENGTHS = (4, 3, 1)
@@ -68,7 +60,7 @@ def test_pooling_is_isotonic_regression():
     for seed in range(50):
         moment, cost = rng(seed).random((2, 12)) + 0.01
         owner = np.repeat([0, 1, 2], [5, 1, 6])
-        pool_moment, pool_cost, pool = pool_numbers(moment, cost, owner)
+        pool_moment, pool_cost, pool = tokens_module.pool_numbers(moment, cost, owner)
         found = (pool_moment / pool_cost)[pool]
         for completion in range(3):
             own = owner == completion

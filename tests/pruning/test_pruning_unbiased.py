@@ -11,20 +11,8 @@ from arrays import candidates_of, tensor
 from pruning_enumeration import TOP, Numbers, boxes_of, boxes_of_level, mean_weight
 
 from dppo.moment_samples import MomentSamples
-from dppo.pruning import (
-    DESIGNS,
-    KEPT_MEAN,
-    PIVOTAL,
-    POISSON,
-    RULES,
-    SYSTEMATIC,
-    Auto,
-    PromptPruning,
-    Pruning,
-    advantage_with_uncertainty,
-    uniform,
-)
-from dppo.pruning.designs import WEIGHTINGS, relative_added_variance
+from dppo.pruning import RULES, Auto, PromptPruning, Pruning, advantage_with_uncertainty, uniform
+from dppo.pruning.designs import DESIGNS, KEPT_MEAN, PIVOTAL, POISSON, SYSTEMATIC, WEIGHTINGS, relative_added_variance
 from dppo.rng import Purpose, generator
 from dppo.types import Completions
 

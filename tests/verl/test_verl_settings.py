@@ -6,18 +6,10 @@ from refusals import refused
 from dppo.errors import ConfigError
 from dppo.methods.own import method_named
 from dppo.pruning import SCORES
+from dppo.verl import support
 from dppo.verl.checkpoint import settings_to_save
 from dppo.verl.settings import NORMALISERS, PruningSettings, keeps_all, lines, method_of, read_settings
-from dppo.verl.support import (
-    ACTOR,
-    CORRECTIONS,
-    FILTER,
-    GROUP_ESTIMATORS,
-    LOG_PROBS,
-    ROW_LOSSES,
-    check_verl_version,
-    unsupported_options,
-)
+from dppo.verl.support import ACTOR, AGGREGATION, CORRECTIONS, FILTER, GROUP_ESTIMATORS, LOG_PROBS, LOSS, ROW_LOSSES
 
 SERVED = {
     "algorithm.adv_estimator": "grpo",
@@ -26,8 +18,8 @@ SERVED = {
     f"{ACTOR}.ppo_epochs": 1,
     f"{ACTOR}.ppo_mini_batch_size": 4,
     f"{ACTOR}.use_dynamic_bsz": True,
-    f"{ACTOR}.loss_agg_mode": "token-mean",
-    f"{ACTOR}.policy_loss.loss_mode": "vanilla",
+    AGGREGATION: "token-mean",
+    LOSS: "vanilla",
     "data.train_batch_size": 8,
     "data.max_response_length": 1024,
     LOG_PROBS: True,
@@ -42,14 +34,14 @@ def method(name="dppo", mode="token-mean", penalty=0.0, entropy=0.0, known=True,
 
 
 def problems(changed, name="dppo", trainer="sync", **options):
-    return unsupported_options((SERVED | changed).get, method(name, **options), trainer)
+    return support.unsupported_options((SERVED | changed).get, method(name, **options), trainer)
 
 
 def said_by(served, optimizer_steps=1, **options):
     return "\n".join(lines(served, prompts=8, generations=8, optimizer_steps=optimizer_steps, **options))
 
 
-LOSS, AGGREGATION, STRATEGY = f"{ACTOR}.policy_loss.loss_mode", f"{ACTOR}.loss_agg_mode", f"{ACTOR}.strategy"
+STRATEGY = f"{ACTOR}.strategy"
 BYPASS = f"{ACTOR}.policy_loss.rollout_correction"
 REF_BATCHES = "actor_rollout_ref.ref.log_prob_use_dynamic_bsz"
 HYBRID = "actor_rollout_ref.hybrid_engine"
@@ -137,9 +129,9 @@ def test_what_is_right_is_served_and_by_trainers_that_ask_ahead_too():
 
 @pytest.mark.parametrize(("option", "value", "instead"), MIXING)
 def test_what_mixes_tokens_is_refused_where_some_are_left_out(option, value, instead):
-    (problem,) = unsupported_options((SERVED | {option: value}).get, CUT)
+    (problem,) = support.unsupported_options((SERVED | {option: value}).get, CUT)
     assert f"{option}={value}: its ratio is of a whole completion" in problem and f"={instead}." in problem
-    assert "\n" not in problem and not unsupported_options(SERVED.get, CUT)
+    assert "\n" not in problem and not support.unsupported_options(SERVED.get, CUT)
 
 
 def test_cuts_and_scores_need_probabilities_unless_they_do_not_look_at_them_and_old_ones_will_do():
@@ -181,8 +173,8 @@ def test_a_penalty_is_that_of_the_kl_loss_and_of_dro():
 def test_several_passes_and_a_filter_of_groups_are_served_and_the_filter_is_declared_biased():
     filtered = SERVED | {f"{ACTOR}.ppo_epochs": 4, FILTER: True, "data.gen_batch_size": 1}
     served = method_of(read_settings({"accept_bias": True}), filtered.get)
-    assert not unsupported_options(filtered.get, served)
-    assert unsupported_options((filtered | {"data.gen_batch_size": 2}).get, served)
+    assert not support.unsupported_options(filtered.get, served)
+    assert support.unsupported_options((filtered | {"data.gen_batch_size": 2}).get, served)
     (reason,) = served.biases()
     assert "rounds are biased" in reason and "BIASED" in said_by(served)
     for options, words in (
@@ -202,14 +194,14 @@ def test_a_baseline_from_history_wants_verls_plain_advantages():
 def test_versions_outside_of_the_range_are_refused():
     served = [("0.9.0", "sync"), ("0.9.1.post1", "sync"), ("0.9.7", "sync"), ("0.9.1", "colocate_async")]
     for version, mode in served:
-        check_verl_version(version, mode)
+        support.check_verl_version(version, mode)
     for version, mode, words in (
         ("0.8.0", "sync", ["0.8.0", "pip install"]),
         ("0.10.0", "sync", ["0.10.0", "pip install"]),
         ("0.9.0", "colocate_async", ["0.9.1 <= verl < 0.10.0"]),  # the first that counts prompts in flight
     ):
         with refused(ConfigError, *words):
-            check_verl_version(version, mode)
+            support.check_verl_version(version, mode)
 
 
 def test_options_left_out_are_those_of_dppo_and_of_the_method():
