@@ -135,15 +135,6 @@ def test_loss_and_gradient_equal_trl_and_another_loss_would_be_seen(name, other,
     assert worst > 1e-3
 
 
-@pytest.mark.parametrize("name", LOSSES)
-def test_the_gradient_on_policy_is_minus_the_advantage(name):
-    """At ratio 1 every loss is the same: d loss / d logp = -A, over a completion's tokens."""
-    tokens = batch(1)
-    tokens = replace(tokens, logp_BT=tokens.old_logp_BT, sampler_logp_BT=None)
-    expected_BT = -tokens.advantage_B[:, None] * tokens.mask_BT / tokens.mask_BT.sum(1, keepdim=True)
-    torch.testing.assert_close(gradient(OURS[name], tokens), expected_BT, rtol=1e-12, atol=1e-15)
-
-
 def test_gspo_equals_the_straight_through_form_in_value_and_gradient():
     """verl writes the sequence ratio as ``logp - sg(logp) + sg(log s)`` per token; with one A per row both agree."""
     tokens = batch(5, spread=0.1)
@@ -183,9 +174,8 @@ def test_padding_never_reaches_the_value_or_the_gradient(loss, garbage):
     tokens, results = batch(2), []
     padding_BT = ~tokens.mask_BT
     for filler in (0.0, garbage):
-        fields = ("logp_BT", "old_logp_BT", "sampler_logp_BT")
-        padded = {name: getattr(tokens, name).masked_fill(padding_BT, filler) for name in fields}
-        filled = replace(tokens, **padded)
+        names = ("logp_BT", "old_logp_BT", "sampler_logp_BT")
+        filled = replace(tokens, **{name: getattr(tokens, name).masked_fill(padding_BT, filler) for name in names})
         results.append((summed(loss, filled), gradient(loss, filled)))
     torch.testing.assert_close(results[0], results[1], rtol=0, atol=0)
     assert (results[1][1][padding_BT] == 0).all()
@@ -196,28 +186,6 @@ def test_multiplying_by_the_mask_at_the_end_would_not_protect_the_gradient():
     old_BT, mask_BT = torch.tensor([[0.0, -1e4]]), torch.tensor([[1.0, 0.0]])
     ((leaf - old_BT).exp().masked_fill(mask_BT == 0, 0.0)).sum().backward()
     assert leaf.grad is not None and leaf.grad.isnan().any()
-
-
-# The KL term: over all tokens of a small policy it has the gradient that its docstring claims.
-
-LOGITS = torch.tensor([0.3, -0.8, 1.1, 0.0], dtype=torch.float64)
-REF_LOGP = torch.tensor([-0.4, 0.9, 0.2, 0.5], dtype=torch.float64).log_softmax(0)
-
-
-def one_of_each(logp, ref):
-    """One completion whose tokens are all tokens that there are."""
-    return Tokens(
-        logp_BT=logp[None],
-        old_logp_BT=logp.detach()[None],
-        advantage_B=torch.zeros(1, dtype=torch.float64),
-        mask_BT=torch.ones(1, len(logp)),
-        ref_logp_BT=None if ref is None else ref[None],
-    )
-
-
-def divergence(logp, other):
-    """KL(first || second) of two categorical policies."""
-    return (logp.exp() * (logp - other)).sum()
 
 
 @pytest.mark.parametrize("ratio", [None, token_ratio, sequence_ratio])
@@ -232,30 +200,30 @@ def test_k3_equals_trl(ratio):
     torch.testing.assert_close(gradient(ours, tokens), slope(trl, tokens), rtol=1e-12, atol=1e-14)
 
 
-def test_gradients_over_all_tokens_are_those_of_the_docstrings():
+def test_gradients_of_k3_over_all_tokens_of_a_policy_are_those_of_its_docstring():
     """Sampling probabilities are constants, as in training: only the estimator is differentiated.
 
     k1 and k2 are written here: with one of them in the place of k3 the check would fail.
     """
+    leaf = torch.tensor([0.3, -0.8, 1.1, 0.0], dtype=torch.float64, requires_grad=True)
+    logp, ref = leaf.log_softmax(0), torch.tensor([-0.4, 0.9, 0.2, 0.5], dtype=torch.float64).log_softmax(0)
+    nothing, all_tokens = torch.zeros(1, dtype=torch.float64), torch.ones(1, 4)
+    one_of_each = Tokens(logp_BT=logp[None], old_logp_BT=logp.detach()[None], advantage_B=nothing, mask_BT=all_tokens)
 
-    def gradient(value):
-        return torch.autograd.grad(value, leaf, retain_graph=True)[0]
+    def mean_gradient(value):
+        return torch.autograd.grad((logp.exp().detach() * value).sum(), leaf, retain_graph=True)[0]
 
-    leaf = LOGITS.clone().requires_grad_()
-    logp = leaf.log_softmax(0)
-    sampled = logp.exp().detach()
-    toward, away = (gradient(divergence(*pair)) for pair in ((REF_LOGP, logp), (logp, REF_LOGP)))
-    mean = gradient((sampled * k3(one_of_each(logp, REF_LOGP))[0]).sum())
+    def of_divergence(one, other):
+        return torch.autograd.grad((one.exp() * (one - other)).sum(), leaf, retain_graph=True)[0]
+
+    toward = of_divergence(ref, logp)
+    mean = mean_gradient(k3(replace(one_of_each, ref_logp_BT=ref[None]))[0])
     torch.testing.assert_close(mean, toward, rtol=1e-12, atol=1e-15)
-    for wrong, expected in ((logp - REF_LOGP, 0 * toward), ((logp - REF_LOGP).square() / 2, away)):
-        got = gradient((sampled * wrong).sum())
-        torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-15)
-        assert (got - toward).abs().max() > 1e-2
-
-
-def test_a_term_without_a_reference_says_what_to_pass():
+    for wrong, expected in ((logp - ref, 0 * toward), ((logp - ref).square() / 2, of_divergence(logp, ref))):
+        torch.testing.assert_close(mean_gradient(wrong), expected, rtol=1e-12, atol=1e-15)
+        assert (mean_gradient(wrong) - toward).abs().max() > 1e-2
     with pytest.raises(ConfigError, match=r"ref_logp_BT.*beta=0\.0"):
-        k3(one_of_each(LOGITS, None))
+        k3(one_of_each)
 
 
 def test_margin_weights_are_1_at_the_centre_fall_and_stay_within_bounds():
