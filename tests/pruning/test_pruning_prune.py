@@ -108,11 +108,10 @@ def test_the_pivotal_draw_takes_its_share_of_each_group_and_sign():
 
 
 def test_a_row_that_can_never_be_kept_is_refused_unless_the_bias_is_declared():
-    rows, block = completions(), candidates_of([1.0, 2, 3, 4, 5])
-    with refused(DesignError, "1 units", "probability 0"):
-        Pruning(rate=0.5, rule=never_the_first).draw(rows, rng())
-    with refused(DesignError, "probability 0"):
-        PromptPruning(rate=0.5, rule=never_the_first).draw(block, rng())
+    rows = completions()
+    for level, units in ((Pruning, rows), (PromptPruning, candidates_of([1.0, 2, 3, 4, 5]))):
+        with refused(DesignError, "1 units", "probability 0"):
+            level(rate=0.5, rule=never_the_first).draw(units, rng())
     for declared in ({"design": DETERMINISTIC}, {"weighting": UNWEIGHTED}):
         draw = Pruning(rate=0.5, rule=never_the_first, **declared).draw(rows, rng())
         assert (draw.prob_N[rows.live_N] == 0).sum() == 1
@@ -132,12 +131,9 @@ def test_prompt_counts_are_fixed_whole_and_multiples(signal, unseen, rate, multi
     tokens = [1.0 + (7 * n) % 11 for n in range(total)]
     block = candidates_of(signal + [1.0] * unseen, seen=[True] * seen + [False] * unseen, tokens=tokens)
     pruning = PromptPruning(rate=rate, floor=0.1, rule=rule, budget=budget, design=design)
-    if -(-total // multiple) * multiple > total:
-        multiple = 1
+    multiple = 1 if total % multiple else multiple
     draws = [pruning.draw(block, rng(seed), multiple=multiple) for seed in range(3)]
-    counts = {int(draw.keep_N.sum()) for draw in draws}
-    assert len(counts) == 1
-    (count,) = counts
+    (count,) = {int(draw.keep_N.sum()) for draw in draws}
     assert count % multiple == 0 and 1 <= count <= total
     assert draws[0].prob_N.sum().item() == pytest.approx(count, abs=1e-9)
     assert all(draw.keep_N[seen:].all() and (draw.prob_N[seen:] == 1).all() for draw in draws)

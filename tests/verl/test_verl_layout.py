@@ -4,6 +4,7 @@ from itertools import product
 
 import pytest
 import torch
+from arrays import tensor
 from hypothesis import given
 from hypothesis import strategies as st
 from refusals import refused
@@ -16,8 +17,7 @@ from dppo.verl.layout import scaled_gradient as scaled
 
 def rows_of(lengths, tokens=None):
     """Rows without prompts, of these lengths, whose first tokens carry loss."""
-    length_N = torch.tensor(lengths)
-    tokens_N = length_N if tokens is None else torch.tensor(tokens)
+    length_N, tokens_N = torch.tensor(lengths), torch.tensor(tokens or lengths)
     scored_NT = torch.arange(max(lengths)) < tokens_N[:, None]
     return Prefixes(prompt_N=torch.zeros_like(length_N), scored_NT=scored_NT, completion_N=length_N)
 
@@ -33,13 +33,12 @@ def mini_batches(placement, ranks, steps):
 def choices(draw):
     """Weights of a batch that is as long as ``rows_needed`` says, each row in one step's share."""
     steps, ranks = draw(st.integers(1, 3)), draw(st.integers(1, 4))
-    completions = draw(st.integers(1, 20))
-    share = draw(st.lists(st.integers(0, steps - 1), min_size=completions, max_size=completions))
-    kept = draw(st.lists(st.booleans(), min_size=completions, max_size=completions))
+    rows = draw(st.lists(st.tuples(st.integers(0, steps - 1), st.booleans()), min_size=1, max_size=20))
+    share = [step for step, _ in rows]
     size = rows_needed(max(map(share.count, range(steps))), steps, ranks)
     weight_UN = torch.zeros(steps, size, dtype=torch.float64)
-    for row, (step, keep) in enumerate(zip(share, kept, strict=True)):
-        weight_UN[step, row] = float(keep) * (1 + row)
+    for row, (step, kept) in enumerate(rows):
+        weight_UN[step, row] = float(kept) * (1 + row)
     lengths = draw(st.lists(st.integers(1, 50), min_size=size, max_size=size))
     return weight_UN, rows_of(lengths), ranks
 
@@ -108,10 +107,10 @@ def test_a_step_that_keeps_nothing_is_filled_with_rows_whose_tokens_can_be_divid
     assert sum(int(rows.tokens_N[row]) for rank in range(2) for row in sent[rank, 1]) == 5
 
 
-GRADIENT_N = torch.tensor([1.0, -2.0, 0.5, 3.0, -1.0, 0.0, 7.0, 7.0], dtype=torch.float64)
+GRADIENT_N = tensor([1.0, -2.0, 0.5, 3.0, -1.0, 0.0, 7.0, 7.0])
 """Of the token sum of each row; the last two are rows that the engine added, whose weight must be 0."""
 LENGTHS = [4, 2, 7, 3, 5, 6]
-PROB_N = torch.tensor([0.5, 0.75, 1.0, 0.25, 0.5, 0.9], dtype=torch.float64)
+PROB_N = tensor([0.5, 0.75, 1.0, 0.25, 0.5, 0.9])
 
 
 def engine_gradient(placement, rows):
@@ -123,9 +122,9 @@ def engine_gradient(placement, rows):
 def expected_gradient(tokens_U, ranks):
     rows, expected = rows_of([*LENGTHS, 9, 9], [*LENGTHS, 0, 0]), 0.0
     for kept in product([0.0, 1.0], repeat=len(LENGTHS)):
-        keep_N = torch.tensor(kept, dtype=torch.float64)
+        keep_N = tensor(kept)
         chance = float(torch.where(keep_N > 0, PROB_N, 1 - PROB_N).prod())
-        weight_UN = torch.cat([keep_N / PROB_N, torch.zeros(2, dtype=torch.float64)])[None]
+        weight_UN = torch.cat([keep_N / PROB_N, torch.zeros(2).double()])[None]
         if chance:
             expected += chance * engine_gradient(place(weight_UN, rows, ranks, tokens_U=tokens_U), rows)
     return expected
@@ -167,9 +166,8 @@ def test_a_scaled_gradient_leaves_the_value_alone():
 
 def drawn(*weights):
     """A draw of these tokens, of any probabilities."""
-    weight_NT = torch.tensor(weights, dtype=torch.float64)
-    reach_NT = torch.ones_like(weight_NT)
-    draw = TokenDraw.of(weight_NT > 0, reach_NT, weight_NT.clamp_min(1).reciprocal())
+    weight_NT = tensor(weights)
+    draw = TokenDraw.of(weight_NT > 0, torch.ones_like(weight_NT), weight_NT.clamp_min(1).reciprocal())
     assert torch.equal(draw.weight_NT, weight_NT)
     return draw
 
