@@ -119,7 +119,9 @@ SERVED_TOO = [
 
 def test_what_is_right_is_served_and_by_trainers_that_ask_ahead_too():
     assert [changed for changed in SERVED_TOO if problems(changed)] == []
-    assert not problems({"actor_rollout_ref.rollout.n": 1}, "dppo_history")
+    assert not problems({"actor_rollout_ref.rollout.n": 1}, "dppo_history"), "its baseline needs no siblings"
+    (problem,) = problems({"algorithm.adv_estimator": "rloo"}, "dppo_history")
+    assert "has advantages of its own" in problem
     for mode in ("colocate_async", "separate_async"):
         assert not problems(AHEAD, trainer=mode, prompt_prune_rate=0.3)
         assert not problems(AHEAD | {"data.gen_batch_size": 1, FILTER: True}, trainer=mode)
@@ -147,18 +149,18 @@ def test_cuts_and_scores_need_probabilities_unless_they_do_not_look_at_them_and_
 
 
 @pytest.mark.parametrize(
-    ("changed", "what"),
+    ("option", "value", "beside"),
     [
-        ({"loss_agg_mode": "bogus"}, "loss_agg_mode=bogus"),
-        ({"use_kl_loss": True}, "kl_loss_coef=null"),
-        ({"use_kl_loss": True, "kl_loss_coef": "much"}, "kl_loss_coef=much"),
-        ({"entropy_coeff": "some"}, "entropy_coeff=some"),
-        ({"policy_loss.dro_beta": True}, "dro_beta=True"),
+        ("loss_agg_mode", "bogus", {}),
+        ("kl_loss_coef", None, {f"{ACTOR}.use_kl_loss": True}),
+        ("kl_loss_coef", "much", {f"{ACTOR}.use_kl_loss": True}),
+        ("entropy_coeff", "some", {}),
+        ("policy_loss.dro_beta", True, {}),
     ],
 )
-def test_what_a_method_is_made_of_must_be_readable(changed, what):
-    options = SERVED | {f"{ACTOR}.{name}": value for name, value in changed.items()}
-    with refused(ConfigError, what, f"Write {ACTOR}.", "1 problem"):
+def test_what_a_method_is_made_of_must_be_readable(option, value, beside):
+    options, shown = SERVED | beside | {f"{ACTOR}.{option}": value}, "null" if value is None else value
+    with refused(ConfigError, f"{ACTOR}.{option}={shown}: ", f"Write {ACTOR}.{option}=", "1 problem"):
         method_of(read_settings({}), options.get)
 
 
@@ -186,21 +188,15 @@ def test_several_passes_and_a_filter_of_groups_are_served_and_the_filter_is_decl
             method_of(read_settings(options), filtered.get)
 
 
-def test_a_baseline_from_history_wants_verls_plain_advantages():
-    (problem,) = problems({"algorithm.adv_estimator": "rloo"}, "dppo_history")
-    assert "has advantages of its own" in problem
-
-
 def test_versions_outside_of_the_range_are_refused():
-    served = [("0.9.0", "sync"), ("0.9.1.post1", "sync"), ("0.9.7", "sync"), ("0.9.1", "colocate_async")]
-    for version, mode in served:
-        support.check_verl_version(version, mode)
-    for version, mode, words in (
-        ("0.8.0", "sync", ["0.8.0", "pip install"]),
-        ("0.10.0", "sync", ["0.10.0", "pip install"]),
-        ("0.9.0", "colocate_async", ["0.9.1 <= verl < 0.10.0"]),  # the first that counts prompts in flight
+    for served in (("0.9.0",), ("0.9.1.post1",), ("0.9.7",), ("0.9.1", "colocate_async")):
+        support.check_verl_version(*served)
+    for version, mode, word in (
+        ("0.8.0", "sync", "0.8.0"),
+        ("0.10.0", "sync", "0.10.0"),
+        ("0.9.0", "colocate_async", "0.9.1 <= verl < 0.10.0"),  # the first that counts prompts in flight
     ):
-        with refused(ConfigError, *words):
+        with refused(ConfigError, word, "pip install"):
             support.check_verl_version(version, mode)
 
 
