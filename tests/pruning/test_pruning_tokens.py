@@ -109,23 +109,21 @@ def test_bad_calls_are_named_and_only_beside_a_cut_are_tokens_said_to_stand_befo
 
 # ``token_prune_rate: auto`` cuts nothing where cuts would gain less than they must.
 
-COMPLETIONS, TOKENS, GROUP = 64, 50, 4
-SPAN_NT = torch.ones(COMPLETIONS, TOKENS).bool()
-ALIKE = torch.ones(SPAN_NT.shape, dtype=torch.float64)
+COMPLETIONS, TOKENS = 64, 50
+ALIKE = torch.ones(COMPLETIONS, TOKENS, dtype=torch.float64)
+SPAN_NT = ALIKE.bool()
 LEVEL = TokenPruning(rate=TOKEN_AUTO.largest, auto=TOKEN_AUTO)
 
 
 def chosen(moment_NT, cost, auto=TOKEN_AUTO):
-    """The rate where a generated token costs ``cost`` of one that is trained on."""
+    """The rate where a generated token costs ``cost`` of one that is trained on; groups have four completions."""
     level = replace(LEVEL, auto=replace(auto, rollout_cost=cost))
-    group_N = torch.arange(COMPLETIONS) // GROUP
-    return level.at_chosen_rate(moment_NT, SPAN_NT, group_N, rolled_out=SPAN_NT.sum().item()).rate
+    return level.at_chosen_rate(moment_NT, SPAN_NT, torch.arange(COMPLETIONS) // 4, rolled_out=ALIKE.numel()).rate
 
 
 def gains(moment_NT, cost):
     """What every rate saves at equal variance, by the probabilities that a draw at it would have, 0 included."""
-    moment_S, one_S = moment_NT[SPAN_NT], ALIKE[SPAN_NT]
-    found = {0.0: 1.0}
+    found, (moment_S, one_S) = {0.0: 1.0}, (moment_NT[SPAN_NT], ALIKE[SPAN_NT])
     for rate in rates_to(LEVEL.rate):
         reach_NT = best_cuts(moment_NT, SPAN_NT, rate, LEVEL.at_rate(rate).floor)
         found[rate] = efficiency(reach_NT[SPAN_NT], moment_S, one_S, paid=cost * len(one_S))
@@ -134,12 +132,12 @@ def gains(moment_NT, cost):
 
 def first_tokens(times):
     """The first ten tokens of each completion, that many times as large as the others."""
-    return tensor([times] * 10 + [1.0] * (TOKENS - 10)).square().repeat(COMPLETIONS, 1)
+    return tensor([times] * 10 + [1.0] * (TOKENS - 10)).square() * ALIKE
 
 
 def one_of_four(times):
     """The first completion of each group, that many times as large as the others."""
-    return tensor([times, 1.0, 1.0, 1.0]).square().repeat(COMPLETIONS // GROUP)[:, None].repeat(1, TOKENS)
+    return tensor([times, 1.0, 1.0, 1.0]).square().repeat(COMPLETIONS // 4)[:, None] * ALIKE
 
 
 CASES = {
@@ -163,11 +161,8 @@ def test_the_rate_has_nearly_all_that_is_gained_and_is_0_where_no_rate_gains_a_p
     found = gains(moment_NT, cost)
     best = max(found.values())
     assert chosen(moment_NT, cost) == rate
-    if rate:
-        assert min(rate for rate, gain in found.items() if gain >= 1 + TOKEN_AUTO.enough * (best - 1)) == rate
-        assert best > TOKEN_AUTO.least_gain
-    else:
-        assert best < 1.01
+    assert best > TOKEN_AUTO.least_gain if rate else best < 1.01
+    assert not rate or min(r for r, gain in found.items() if gain >= 1 + TOKEN_AUTO.enough * (best - 1)) == rate
 
 
 def test_counting_rollouts_twice_is_caught(monkeypatch):
