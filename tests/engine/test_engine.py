@@ -1,6 +1,5 @@
 """`examples/engine.py`: gradients that are unbiased when pruned, every preset, and prompts that GRESO asks for."""
 
-import copy
 from dataclasses import replace
 
 import pytest
@@ -17,27 +16,22 @@ from dppo.verification.tiny_tokenizer import build_tokenizer
 from examples.engine import GENERATIONS, Loop, everything
 
 GRPO, DPPO = METHODS["grpo"], METHODS["dppo"]
+SIZE = 16
 SERVED = [name for name, method in METHODS.items() if not (method.needs_reference or method.tokens.active)]
 
 
-@pytest.fixture(scope="session")
-def start():
-    """An untrained policy, its tokenizer, and problems."""
-    return build_model(0).eval(), build_tokenizer(), make_split(0, train=32, held_out=6)
-
-
 @pytest.fixture
-def still(start, monkeypatch):
-    """Makes loops whose steps leave parameters alone, with the gradients of their steps.
+def still(monkeypatch):
+    """Makes loops of an untrained policy whose steps leave parameters alone, with the gradients of their steps.
 
-    An untrained policy is never right, so rewards come from ``rewards(row_Q, step)``.
+    The policy is never right, so rewards come from ``rewards(row_Q, step)``.
     """
     monkeypatch.setattr("examples.engine.MAX_NEW_TOKENS", 16)
     monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", lambda *a, **k: None)
 
-    def made(method, rewards, *, size=16, seed=0, **options):
-        model, tokenizer, split = start
-        loop, gradients = Loop(copy.deepcopy(model), tokenizer, split.train[:size], method, seed=seed, **options), []
+    def made(method, rewards, **options):
+        problems, gradients = make_split(0, train=32, held_out=6).train[:SIZE], []
+        loop = Loop(build_model(0).eval(), build_tokenizer(), problems, method, seed=0, **options)
 
         def keep():
             parts = [p.grad if p.grad is not None else torch.zeros_like(p) for p in loop.model.parameters()]
@@ -76,19 +70,15 @@ def gradient_of_step(still, monkeypatch):
     return found
 
 
-def test_dropping_completions_without_gradient_is_exact(gradient_of_step):
+def test_dropping_completions_without_gradient_is_exact_and_others_right_on_average(gradient_of_step):
     full, everything_kept = gradient_of_step(GRPO, live=everything)
     less, report = gradient_of_step(GRPO)
     assert everything_kept.completions_trained == 4 * GENERATIONS >= report.completions_trained
     torch.testing.assert_close(less, full, rtol=1e-4, atol=1e-7)
 
-
-def test_pruned_gradient_is_right_on_average(gradient_of_step):
-    full, _ = gradient_of_step(GRPO)
-
     def error(method):
         draws = torch.stack([gradient_of_step(method, draw_seed=seed)[0] for seed in range(1, 25)])
-        return (draws.mean(0) - full).square().sum() / (draws - full).square().sum(1).mean()
+        return (draws.mean(0) - less).square().sum() / (draws - less).square().sum(1).mean()
 
     pruned = DPPO.with_rates(completion=0.5, prompt=0.0)
     assert error(pruned) < 4 / 24  # 1 / draws is expected; 4 times that has probability below 1e-3
@@ -109,7 +99,7 @@ def test_every_preset_takes_steps(name, still):
 
 # GRESO asks for the prompts that its paper's rules name. ``test_trl_rounds.py`` has steps of rounds.
 
-SIZE, WANTED = 16, 3
+WANTED = 3
 
 
 def graded_rows(row_Q, step):
@@ -169,7 +159,7 @@ def test_greso_asks_what_its_rules_say(name, still):
         asked[-1].extend(row_Q.tolist())
         return graded_rows(row_Q, step)
 
-    loop, gradients = still(METHODS[name], rewards, prompts=WANTED, size=SIZE)
+    loop, gradients = still(METHODS[name], rewards, prompts=WANTED)
     wanted = greso_by_hand(name, steps)
     for rows, explore in wanted:
         asked.append([])

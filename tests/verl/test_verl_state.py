@@ -5,6 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import torch
+from arrays import rewards_of
 from datasets import Dataset
 from refusals import refused, warned
 
@@ -12,7 +13,6 @@ from dppo.errors import CheckpointError, ConfigError, DataError
 from dppo.session import Session
 from dppo.step import RolledOut
 from dppo.step.in_flight import Requested
-from dppo.types import Rewards
 from dppo.verl.checkpoint import STATE_FILE, load, resumed_folder, save, settings_to_save
 from dppo.verl.prompts import GENERATIONS, examples, prompt_source
 from dppo.verl.settings import method_of, read_settings
@@ -52,14 +52,15 @@ def session_of(dataset, seed=0, **options):
 def step(session, number):
     """One step of a run whose rewards go by the prompt."""
     prompts = session.prompts(number=number)
-    reward_QG = torch.tensor([[float(row % 3 == 0), 0.0] for row in prompts.row_Q.tolist()], dtype=torch.float64)
-    rewards = Rewards.of_groups(reward_QG)
+    rewards = rewards_of(*([row % 3 == 0, 0] for row in prompts.row_Q.tolist()))
     tokens_N = torch.full((len(rewards),), 5)
     session.plan(prompts, RolledOut(rewards=rewards, tokens_N=tokens_N, uncertainty_N=tokens_N.sqrt()), number=number)
     return prompts.row_Q.tolist()
 
 
-def test_a_resumed_source_goes_on_as_the_one_that_was_saved(tmp_path):
+def test_prompts_come_in_the_order_of_the_file_or_of_the_seed_and_a_resumed_source_goes_on(tmp_path):
+    assert step(session_of(Rows(8), shuffle=False), 1) == [0, 1, 2, 3]
+    assert step(session_of(Rows(8), seed=1), 1) != step(session_of(Rows(8), seed=2), 1)
     alone, stopped, resumed = (session_of(Rows(8), seed=3) for _ in range(3))
     whole = [step(alone, number) for number in range(1, 9)]
     for number in range(1, 5):
@@ -77,8 +78,7 @@ def test_scores_of_groups_that_verl_has_filtered_hold_what_other_terms_weighed()
     step(session, 1)
     session.observe_terms(2.0, 3.0)
     prompts, samples = session.source.given(session.method, torch.tensor([3, 1]), 2, generations=2), session.samples
-    rewards = Rewards.of_groups(torch.eye(2, dtype=torch.float64))
-    rolled_out = RolledOut(rewards=rewards, tokens_N=torch.ones(4), uncertainty_N=torch.ones(4))
+    rolled_out = RolledOut(rewards=rewards_of([1, 0], [0, 1]), tokens_N=torch.ones(4), uncertainty_N=torch.ones(4))
     context = session.plan(prompts, rolled_out, number=2).prompts.context
     assert context.others == session.others and context.samples is samples
 
@@ -107,11 +107,6 @@ def test_the_folder_is_the_one_verl_resumed_from(tmp_path):
     given = Section(resume_mode="auto", resume_from_path="other/global_step_4", default_local_dir=str(tmp_path))
     assert resumed_folder(4, given) == tmp_path / "global_step_4"
     assert resumed_folder(4, Section(given, resume_mode="resume_path")) == Path("other/global_step_4").absolute()
-
-
-def test_prompts_come_in_the_order_of_the_file_or_of_the_seed():
-    assert step(session_of(Rows(8), shuffle=False), 1) == [0, 1, 2, 3]
-    assert step(session_of(Rows(8), seed=1), 1) != step(session_of(Rows(8), seed=2), 1)
 
 
 def test_examples_carry_their_number_of_completions_where_these_differ():
