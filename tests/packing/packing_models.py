@@ -1,6 +1,7 @@
 """Tiny random models, batches of groups, and the computation every layout must agree with: one sequence at a time."""
 
 from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
 from types import MethodType
@@ -10,16 +11,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from torch import Tensor
 from torch.nn import functional as F
-from transformers import (
-    Gemma3ForCausalLM,
-    Gemma3TextConfig,
-    LlamaConfig,
-    LlamaForCausalLM,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-)
+from transformers import AutoModelForCausalLM, Gemma3TextConfig, LlamaConfig, Qwen2Config, Qwen3Config
 
 from dppo.packing import head, sorted_micro_batches
 from dppo.packing.attention import use_rows
@@ -51,20 +43,27 @@ _MIXED = dict(
     sliding_window=WINDOW,
     layer_types=["sliding_attention", "full_attention", "sliding_attention"],
 )
-MODELS: dict[str, tuple[type[Any], type[Any], dict[str, Any]]] = {
-    "qwen3": (Qwen3ForCausalLM, Qwen3Config, dict(head_dim=16)),
-    "llama": (LlamaForCausalLM, LlamaConfig, {}),
-    "qwen2": (Qwen2ForCausalLM, Qwen2Config, {}),
-    "gemma3": (Gemma3ForCausalLM, Gemma3TextConfig, _MIXED | dict(query_pre_attn_scalar=12)),
-    "qwen3-window": (Qwen3ForCausalLM, Qwen3Config, _MIXED | dict(use_sliding_window=True)),
+MODELS: dict[str, tuple[type[Any], dict[str, Any]]] = {
+    "qwen3": (Qwen3Config, dict(head_dim=16)),
+    "llama": (LlamaConfig, {}),
+    "qwen2": (Qwen2Config, {}),
+    "gemma3": (Gemma3TextConfig, _MIXED | dict(query_pre_attn_scalar=12)),
+    "qwen3-window": (Qwen3Config, _MIXED | dict(use_sliding_window=True)),
 }
-"""By name the model, its configuration, and fields of it."""
+"""By name a configuration, and fields of it."""
 
 
 def blank(name: str, **settings: Any) -> Any:
     """A model as transformers makes it; ``settings`` are further fields of its configuration."""
-    model, config, own = MODELS[name]
-    return model(config(**SIZE | own | settings))
+    config, own = MODELS[name]
+    return AutoModelForCausalLM.from_config(config(**SIZE | own | settings))
+
+
+def random_model(config: Any) -> Any:
+    """A model of this configuration with the weights of ``build``."""
+    model = AutoModelForCausalLM.from_config(deepcopy(config))
+    randomise(model.parameters(), 0)
+    return model
 
 
 def build(name: str, *, tied: bool = False, dtype: torch.dtype = torch.float32, seed: int = 0, **settings: Any) -> Any:

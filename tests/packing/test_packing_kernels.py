@@ -4,24 +4,22 @@ import types
 
 import pytest
 import torch
-from packing_models import SIZE, build, prepare_rows
 from packing_varlen import pieces_of
 from torch.nn import functional as F
 from torch.nn.attention import varlen
 from torch.nn.attention.flex_attention import flex_attention
-from transformers import Qwen2MoeConfig, Qwen2MoeForCausalLM
 
 from dppo.packing import cuda_kernels, kernels
-from dppo.packing.attention import leave_rows, use_rows
-from dppo.packing.check import check_rows
 from dppo.packing.cuda_kernels import flash_varlen
-from dppo.packing.kernels import SEGMENT_SDPA, Kernel, choose_kernel, kernels_for, probe, segment_sdpa
+from dppo.packing.kernels import SEGMENT_SDPA, Kernel, kernels_for, probe, segment_sdpa
 from dppo.packing.rows import Segments
 from dppo.packing.two_calls import Pieces
 
 CPU = torch.device("cpu")
 CONFIG = types.SimpleNamespace(num_attention_heads=4, num_key_value_heads=2, head_dim=16)
-SHAPES = [(4, 2, 16), (4, 4, 8), (6, 1, 10)]
+TORCH_VARLEN = Kernel(name="torch varlen", attend=cuda_kernels.torch_varlen)
+FORKED = Segments(length_S=(7, 1, 9, 4, 12), trunk_S=(-1, 0, 0, 0, -1))
+ALONE = Segments(length_S=FORKED.length_S, trunk_S=(-1,) * 5)
 
 
 def stand_in(aligned_right=True):
@@ -46,66 +44,63 @@ def stand_in(aligned_right=True):
     return varlen_attn
 
 
-@pytest.mark.parametrize("heads, kv_heads, head_dim", SHAPES)
+def query_key_value(segments):
+    return [torch.randn(1, heads, segments.total, 16) for heads in (4, 2, 2)]
+
+
+@pytest.mark.parametrize("heads, kv_heads, head_dim", [(4, 2, 16), (4, 4, 8), (6, 1, 10)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 def test_torch_varlen_gets_what_it_documents(heads, kv_heads, head_dim, dtype, monkeypatch):
-    kernel = Kernel(name="torch varlen", attend=cuda_kernels.torch_varlen)
     monkeypatch.setattr(varlen, "varlen_attn", stand_in())
-    assert probe(kernel, CPU, dtype, head_dim, heads=(heads, kv_heads)) == ""
+    assert probe(TORCH_VARLEN, CPU, dtype, head_dim, heads=(heads, kv_heads)) == ""
     monkeypatch.setattr(varlen, "varlen_attn", stand_in(aligned_right=False))
-    assert "its output is off by" in probe(kernel, CPU, dtype, head_dim, heads=(heads, kv_heads))
+    assert "its output is off by" in probe(TORCH_VARLEN, CPU, dtype, head_dim, heads=(heads, kv_heads))
 
 
 def test_a_varlen_without_grouped_heads_gets_one_for_every_query(monkeypatch):
-    now = stand_in()
-
     def of_2_11(q, k, v, cu_q, cu_k, max_q, max_k, *, scale=None, window_size=(-1, -1)):
-        return now(q, k, v, cu_q, cu_k, max_q, max_k, scale=scale, window_size=window_size)
+        return stand_in()(q, k, v, cu_q, cu_k, max_q, max_k, scale=scale, window_size=window_size)
 
     monkeypatch.setattr(varlen, "varlen_attn", of_2_11)
-    assert probe(Kernel(name="torch varlen", attend=cuda_kernels.torch_varlen), CPU, torch.float32, 16) == ""
+    assert probe(TORCH_VARLEN, CPU, torch.float32, 16) == ""
 
 
 def test_flash_attn_gets_what_it_documents(flash):
-    def function(q, k, v, cu_q, cu_k, max_q, max_k, *, softmax_scale, window_size, causal):
+    def function(*given, softmax_scale, window_size, causal):
         assert causal
-        return stand_in()(
-            q, k, v, cu_q, cu_k, max_q, max_k, scale=softmax_scale, window_size=window_size, enable_gqa=True
-        )
+        return stand_in()(*given, scale=softmax_scale, window_size=window_size, enable_gqa=True)
 
+    kernel = Kernel(name="flash", attend=flash_varlen(2))
     flash(flash_attn_varlen_func=function)
-    assert probe(Kernel(name="flash", attend=flash_varlen(2)), CPU, torch.float32, 16) == ""
+    assert probe(kernel, CPU, torch.float32, 16) == ""
     flash()  # a version without the function
-    assert "flash_attn_varlen_func" in probe(Kernel(name="flash", attend=flash_varlen(2)), CPU, torch.float32, 16)
+    assert "flash_attn_varlen_func" in probe(kernel, CPU, torch.float32, 16)
 
 
 def test_rows_without_a_trunk_are_not_gathered(monkeypatch):
-    segments = Segments(length_S=(5, 3), trunk_S=(-1, -1))
-    query, key, value = (torch.randn(1, heads, 8, 16) for heads in (4, 2, 2))
+    inputs = query_key_value(ALONE)
     monkeypatch.setattr(varlen, "varlen_attn", stand_in())
     monkeypatch.setattr(torch.Tensor, "index_select", lambda *_: pytest.fail("gathered"))
-    found = cuda_kernels.torch_varlen(query, key, value, segments, None, None)
-    torch.testing.assert_close(found, segment_sdpa(query, key, value, segments, None, None))
+    found = cuda_kernels.torch_varlen(*inputs, ALONE, None, None)
+    torch.testing.assert_close(found, segment_sdpa(*inputs, ALONE, None, None))
 
 
 @pytest.mark.parametrize("window", [None, 5])
 def test_the_block_mask_is_that_of_the_segments(window, monkeypatch):
     """Flex attention without its compiler, forward only: that is what a CPU has."""
     monkeypatch.setattr(cuda_kernels, "_compiled_flex", lambda: flex_attention)
-    segments = Segments(length_S=(7, 1, 9, 4, 12), trunk_S=(-1, 0, 0, 0, -1))
-    query, key, value = (torch.randn(1, heads, segments.total, 16) for heads in (4, 2, 2))
+    inputs = query_key_value(FORKED)
     with torch.no_grad():
-        found = cuda_kernels.compiled_flex(query, key, value, segments, None, window)
-    torch.testing.assert_close(found, segment_sdpa(query, key, value, segments, None, window))
-    unrelated = Segments(length_S=segments.length_S, trunk_S=(-1,) * 5)
-    assert (found - segment_sdpa(query, key, value, unrelated, None, window)).abs().max() > 0.1
+        found = cuda_kernels.compiled_flex(*inputs, FORKED, None, window)
+    torch.testing.assert_close(found, segment_sdpa(*inputs, FORKED, None, window))
+    assert (found - segment_sdpa(*inputs, ALONE, None, window)).abs().max() > 0.1
 
 
 def test_what_is_derived_in_inference_serves_training(monkeypatch):
     monkeypatch.setattr(varlen, "varlen_attn", stand_in())
-    segments = Segments(length_S=(7, 3, 9), trunk_S=(-1, 0, 0))
-    query, key, value = (torch.randn(1, 2, segments.total, 8) for _ in range(3))
     for attend in (cuda_kernels.torch_varlen, segment_sdpa):
+        segments = Segments(length_S=FORKED.length_S, trunk_S=FORKED.trunk_S)
+        query, key, value = query_key_value(segments)
         with torch.inference_mode():
             attend(query, key, value, segments, None, None)
         leaf = key.clone().requires_grad_()
@@ -113,35 +108,34 @@ def test_what_is_derived_in_inference_serves_training(monkeypatch):
         assert leaf.grad is not None
 
 
-def broken(error):
+def raising(error):
     def attend(*_):
         raise error
 
-    return Kernel(name="broken", attend=attend)
+    return attend
 
 
-@pytest.mark.parametrize("error", [AssertionError("only Hopper"), AttributeError("no such function"), RuntimeError()])
-def test_a_kernel_that_raises_is_passed_over_and_the_reason_said(error, monkeypatch):
-    monkeypatch.setattr(kernels, "candidates", lambda device, dtype: iter([broken(error), SEGMENT_SDPA]))
-    chosen = choose_kernel(CPU, torch.float32, 16)
-    assert chosen.name == SEGMENT_SDPA.name and f"not broken: {type(error).__name__}" in chosen.reason
-    assert kernels_for(CONFIG, CPU, torch.float32) == (chosen,)
-    others = [broken(error), Kernel(name="next", attend=segment_sdpa), SEGMENT_SDPA]
-    monkeypatch.setattr(kernels, "candidates", lambda device, dtype: iter(others))
-    first, *rest = kernels_for(CONFIG, CPU, torch.float32)
-    assert first.name == "next" and rest == [SEGMENT_SDPA]
-
-
-def test_a_kernel_that_is_wrong_beyond_its_first_block_of_keys_is_passed_over(monkeypatch):
+def wrong_beyond_the_first_block_of_keys(*inputs):
     """A probe of 33 tokens cannot see it."""
+    found = segment_sdpa(*inputs)
+    return found * (1 + (torch.arange(found.shape[2]) >= 64)[:, None])
 
-    def attend(query, key, value, segments, scale, window):
-        found = SEGMENT_SDPA.attend(query, key, value, segments, scale, window)
-        return found * (1 + (torch.arange(found.shape[2]) >= 64)[:, None])
 
-    monkeypatch.setattr(kernels, "candidates", lambda *_: iter([Kernel(name="tiled", attend=attend), SEGMENT_SDPA]))
-    chosen = choose_kernel(CPU, torch.float32, 16)
-    assert chosen.name == SEGMENT_SDPA.name and "not tiled: its output is off" in chosen.reason
+PASSED_OVER = {
+    "AssertionError": raising(AssertionError("only Hopper")),
+    "AttributeError": raising(AttributeError("no such function")),
+    "RuntimeError": raising(RuntimeError()),
+    "its output is off": wrong_beyond_the_first_block_of_keys,
+}
+
+
+@pytest.mark.parametrize("reason", PASSED_OVER)
+def test_a_kernel_that_fails_is_passed_over_and_the_reason_said(reason, monkeypatch):
+    failing = Kernel(name="failing", attend=PASSED_OVER[reason])
+    for others in ([SEGMENT_SDPA], [Kernel(name="next", attend=segment_sdpa), SEGMENT_SDPA]):
+        monkeypatch.setattr(kernels, "candidates", lambda *_, others=others: iter([failing, *others]))
+        first, *rest = kernels_for(CONFIG, CPU, torch.float32)
+        assert first.name == others[0].name and f"not failing: {reason}" in first.reason and rest == others[1:]
 
 
 def test_cuda_in_half_precision_tries_the_fast_ones_first():
@@ -149,24 +143,3 @@ def test_cuda_in_half_precision_tries_the_fast_ones_first():
     two_calls = [f"{name} in two calls" for name in ("flash-attn 3", "torch varlen", "flash-attn 2")]
     assert names == [*two_calls, "torch varlen", "flash-attn varlen", "flex", "sdpa per segment"]
     assert [kernel.name for kernel in kernels.candidates(torch.device("cuda"), torch.float32)] == names[-1:]
-
-
-def test_a_window_that_is_in_the_mask_alone_fails_the_check():
-    """Qwen2-MoE hands no window to attention, and the check's sequences are shorter than the window."""
-    experts = dict(moe_intermediate_size=16, shared_expert_intermediate_size=16, num_experts=2, num_experts_per_tok=1)
-    sliding = dict(use_sliding_window=True, sliding_window=24, layer_types=["sliding_attention", "full_attention"])
-    model = Qwen2MoeForCausalLM(Qwen2MoeConfig(**SIZE, **experts, **sliding))
-    prepare_rows(model)
-    found = check_rows(model, temperature=1.0, kernel=SEGMENT_SDPA)
-    assert found.logp_difference < 1e-4 and found.windows_missing == 1  # the metrics alone would pass
-    assert not found.passed and "1 sliding windows do not reach attention" in str(found)
-
-
-def test_a_model_gets_its_attention_back_however_often_rows_were_used():
-    model = build("qwen3")
-    model.set_attn_implementation("eager")
-    use_rows(model)
-    use_rows(model)
-    leave_rows(model)
-    leave_rows(model)
-    assert model.config._attn_implementation == "eager"

@@ -10,25 +10,13 @@ from packing_models import (
     packed_call,
     padded,
     prepare_rows,
-    randomise,
+    random_model,
     rows,
     run_layout,
     shared_row,
     visible,
 )
-from transformers import (
-    Gemma2Config,
-    Gemma2ForCausalLM,
-    GenerationConfig,
-    GPT2Config,
-    GPT2LMHeadModel,
-    GptOssConfig,
-    GptOssForCausalLM,
-    Lfm2Config,
-    Lfm2ForCausalLM,
-    Qwen3MoeConfig,
-    Qwen3MoeForCausalLM,
-)
+from transformers import Gemma2Config, GenerationConfig, GPT2Config, GptOssConfig, Lfm2Config, Qwen3MoeConfig
 from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
 
 from dppo.packing.attention import DROPOUTS, unsupported, use_rows
@@ -44,25 +32,22 @@ def llama():
 
 def gpt2():
     dropouts = dict(attn_pdrop=0.0, resid_pdrop=0.0, embd_pdrop=0.0)
-    model = GPT2LMHeadModel(GPT2Config(vocab_size=61, n_positions=40, n_embd=32, n_layer=2, n_head=4, **dropouts))
-    randomise(model.parameters(), 0)
-    return model
+    return random_model(GPT2Config(vocab_size=61, n_positions=40, n_embd=32, n_layer=2, n_head=4, **dropouts))
 
 
 @pytest.mark.parametrize("make", [llama, gpt2])
 def test_a_row_longer_than_the_positions_of_the_model(make):
     """Positions restart with every prompt. GPT-2 has no 41st to give; rotary positions go on and are merely wrong."""
-    batch, plain, naive, model = make_batch(), make(), make(), make()
+    batch, plain, model = make_batch(), make(), make()
     expected = run_layout(plain, one_at_a_time(plain, batch), batch)
     row, index = shared_row(batch)
     assert row.input_ids.shape[1] > 80 and int(row.position_ids.max()) < 40
     continuing = dict(position_ids=torch.arange(row.input_ids.shape[1])[None], attention_mask=visible(row))
     try:
-        logp = packed_call(naive, row, **continuing, use_cache=False)
+        logp = packed_call(plain, row, **continuing, use_cache=False)
         assert (logp - expected.logp_NC[index]).abs().max() > WRONG
     except IndexError:
         assert make is gpt2
-
     assert unsupported(model) == ""
     prepare_rows(model)
     logp, gradient = run_layout(model, rows(model, batch), batch).difference(expected)
@@ -73,18 +58,17 @@ class TestOrdinaryCalls:
     """Without segments a model is what it was."""
 
     @pytest.mark.parametrize("name", ["qwen3", "gemma3", "qwen3-window"])
-    def test_evaluation_and_generation_are_bit_identical(self, name):
+    def test_evaluation_gradients_and_generation_are_bit_identical(self, name):
         batch, before, after = make_batch(), build(name).eval(), build(name).eval()
         prepare_rows(after, temperature=0.7)
-        with torch.no_grad():
-            (_, one), (_, other) = *padded(before, batch), *padded(after, batch)
-            assert torch.equal(one, other)
-            ids = batch.prompts[0][None]
-            assert torch.equal(before(ids).logits, after(ids).logits)
+        one, other = (run_layout(model, padded(model, batch), batch) for model in (before, after))
+        assert torch.equal(one.logp_NC, other.logp_NC) and torch.equal(one.gradient, other.gradient)
+        ids = batch.prompts[0][None]
+        assert torch.equal(before(ids).logits, after(ids).logits)
+        ids = torch.stack([p[:5] for p in batch.prompts if len(p) >= 5])
+        mask = torch.ones_like(ids)
+        mask[0, :3] = 0
         for config in (dict(do_sample=False), dict(do_sample=True, temperature=1.3)):
-            ids = torch.stack([p[:5] for p in batch.prompts if len(p) >= 5])
-            mask = torch.ones_like(ids)
-            mask[0, :3] = 0
             written = []
             for model in (before, after):
                 torch.manual_seed(0)
@@ -92,50 +76,33 @@ class TestOrdinaryCalls:
                 written.append(model.generate(ids, attention_mask=mask, generation_config=generation))
             assert torch.equal(*written) and written[0].shape[1] > 10
 
-    def test_the_gradient_of_an_ordinary_call_is_bit_identical(self):
-        batch, before, after = make_batch(), build("qwen3"), build("qwen3")
-        prepare_rows(after)
-        one, other = (run_layout(model, padded(model, batch), batch) for model in (before, after))
-        assert torch.equal(one.gradient, other.gradient)
-
     @pytest.mark.parametrize("attention", ["sdpa", "eager"])
-    def test_nothing_of_it_is_saved(self, tmp_path, attention):
+    def test_nothing_of_it_is_saved_or_in_another_model_of_the_configuration(self, tmp_path, attention):
         model = build("qwen3", attn_implementation=attention)
+        other = type(model)(type(model.config).from_dict(model.config.to_dict()))
+        use_rows(model)
+        assert other.config._attn_implementation == "sdpa"
         prepare_rows(model)
         model.save_pretrained(tmp_path)
         model.config.save_pretrained(tmp_path / "config")
         for path in (tmp_path / "config.json", tmp_path / "config" / "config.json"):
             assert "dppo" not in path.read_text()
-        loaded = type(model).from_pretrained(tmp_path)
-        assert loaded.config._attn_implementation == "sdpa"
-
-    def test_two_models_of_one_configuration(self):
-        policy = build("qwen3")
-        other = type(policy)(policy.config.__class__.from_dict(policy.config.to_dict()))
-        use_rows(policy)
-        assert other.config._attn_implementation == "sdpa"
+        assert type(model).from_pretrained(tmp_path).config._attn_implementation == "sdpa"
 
 
 ROPE = dict(rope_parameters={"rope_type": "default", "rope_theta": 1e4})
 UNSERVED = {
-    "convolution": lambda: Lfm2ForCausalLM(Lfm2Config(**SIZE, layer_types=["conv", "full_attention"])),
-    "capped scores": lambda: Gemma2ForCausalLM(
-        Gemma2Config(**SIZE, head_dim=8, attn_logit_softcapping=1.0, final_logit_softcapping=None)
-    ),
-    "attention sinks": lambda: GptOssForCausalLM(
-        GptOssConfig(**SIZE, **ROPE, head_dim=8, num_local_experts=2, num_experts_per_tok=1)
-    ),
+    "convolution": Lfm2Config(**SIZE, layer_types=["conv", "full_attention"]),
+    "capped scores": Gemma2Config(**SIZE, head_dim=8, attn_logit_softcapping=1.0, final_logit_softcapping=None),
+    "attention sinks": GptOssConfig(**SIZE, **ROPE, head_dim=8, num_local_experts=2, num_experts_per_tok=1),
 }
 
 
 @pytest.mark.parametrize("kind", UNSERVED)
 def test_models_that_rows_cannot_serve(kind):
     """They run on rows without a word, and are wrong: so it must be said beforehand, and the self-check must see it."""
-    batch, expected, model = make_batch(), UNSERVED[kind](), UNSERVED[kind]()
-    for each in (expected, model):
-        randomise(each.parameters(), 0)
+    batch, expected, model = make_batch(), random_model(UNSERVED[kind]), random_model(UNSERVED[kind])
     assert unsupported(model)
-
     expected.set_attn_implementation("eager")
     prepare_rows(model)
     row, index = shared_row(batch)
@@ -154,29 +121,22 @@ def test_dropout_of_attention_weights_is_seen_under_every_name(name):
 def test_the_router_loss_of_a_row_is_that_of_its_completions_one_by_one():
     """A prompt that is held once counts once for each completion, and weights count as repeated completions would."""
     experts = dict(moe_intermediate_size=16, num_experts=4, num_experts_per_tok=2)
-    model = Qwen3MoeForCausalLM(Qwen3MoeConfig(**SIZE, **experts, head_dim=8))
-    randomise(model.parameters(), 0)
-    prompts, completions = [torch.tensor([3, 4, 5])] * 2 + [torch.tensor([6])], [[7, 8], [9], [3, 3, 4]]
-    completions, weight_B = [torch.tensor(ids) for ids in completions], torch.tensor([2.0, 0.0, 3.0])
+    model = random_model(Qwen3MoeConfig(**SIZE, **experts, head_dim=8))
+    prompts = [torch.tensor(ids) for ids in ([3, 4, 5], [3, 4, 5], [6])]
+    completions = [torch.tensor(ids) for ids in ([7, 8], [9], [3, 3, 4])]
 
-    def whole(k):
-        return model.model(torch.cat([prompts[k], completions[k]])[None], output_router_logits=True).router_logits
-
-    times = [0, 0, 2, 2, 2]
-    layers = [torch.cat(parts) for parts in zip(*(whole(k) for k in times), strict=True)]
-    tokens = sum(len(prompts[k]) + len(completions[k]) for k in times)
-    expected = load_balancing_loss_func(tuple(layers), 4, 2, None) * tokens
-    prepare_rows(model)
-
-    def of_row(**options):
+    def of_row(weights, **options):
         row = build_row(prompts, completions, [0, 0, 1], **options)
-        return row_log_probs(model, row, 3, weight_B=weight_B).router_loss
+        return row_log_probs(model, row, 3, weight_B=torch.tensor(weights)).router_loss
 
-    loss = of_row(last_tokens=True)
+    whole = [torch.cat([prompts[k], completions[k]]) for k in (0, 0, 2, 2, 2)]
+    each = [model.model(ids[None], output_router_logits=True).router_logits for ids in whole]
+    layers = tuple(torch.cat(parts) for parts in zip(*each, strict=True))
+    expected = load_balancing_loss_func(layers, 4, 2, None) * sum(map(len, whole))
+    prepare_rows(model)
+    loss, parameter = of_row([2.0, 0.0, 3.0], last_tokens=True), model.model.layers[0].mlp.gate.weight
     torch.testing.assert_close(loss, expected)
-    parameter = model.model.layers[0].mlp.gate.weight
     torch.testing.assert_close(*(torch.autograd.grad(x, parameter)[0] for x in (loss, expected)))
-    assert abs(of_row() / expected - 1) > 0.01, "the wrong version: last tokens have no place"
-    weight_B = torch.zeros(3)
-    loss = of_row(last_tokens=True)
+    assert abs(of_row([2.0, 0.0, 3.0]) / expected - 1) > 0.01, "the wrong version: last tokens have no place"
+    loss = of_row([0.0, 0.0, 0.0], last_tokens=True)
     assert float(loss) == 0.0 and torch.autograd.grad(loss, parameter)[0].abs().max() == 0.0
