@@ -1,21 +1,12 @@
 """Layout of rows: golden rows by hand; in random groups each label meets exactly its own context."""
 
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from packing_models import (
-    SCORINGS,
-    Setting,
-    make_batch,
-    make_row,
-    prepare_rows,
-    run_layout,
-    visible,
-)
+from packing_models import SCORINGS, Setting, make_batch, prepare_rows, visible
 from refusals import refused
 
 from dppo.errors import ShapeError
@@ -140,34 +131,32 @@ def test_every_token_is_scored_once_in_its_context(batch, budget, shared):
     assert total <= sum(p - 1 + c for p, c in zip(P, C, strict=True) if c), "sharing never costs tokens"
 
 
-@given(batch=batches().filter(lambda batch: any(map(len, batch[1]))), extra=st.integers(0, 3), seed=st.integers(0, 9))
-def test_values_come_home_with_their_gradient(batch, extra, seed):
-    prompts, completions, numbers = batch
-    row, K = build_row(prompts, completions, numbers), len(prompts)
-    width = max(map(len, completions)) + extra
-    assert row.unpack(row.labels, width).tolist() == [c.tolist() + [0] * (width - len(c)) for c in completions]
-
-    rng = torch.Generator().manual_seed(seed)
-    value = torch.randn(row.input_ids.shape, generator=rng, dtype=torch.float64, requires_grad=True)
-    weight = torch.randn(K, width, generator=rng, dtype=torch.float64)
-    (row.unpack(value, width) * weight).sum().backward()
-    assert row.unpack(value.grad, width).equal(weight * (torch.arange(width) < ids(*map(len, completions))[:, None]))
-    assert not value.grad[row.labels == UNSCORED].any()
-
-
-@given(batch=batches().filter(lambda batch: any(map(len, batch[1]))), seed=st.integers(0, 9))
-def test_masks_only_take_labels_away(batch, seed):
+@given(
+    batch=batches().filter(lambda batch: any(map(len, batch[1]))),
+    extra=st.integers(0, 3),
+    seed=st.integers(0, 9),
+    share=st.sampled_from([0.5, 1.0]),
+)
+def test_values_come_home_with_their_gradient_and_masks_only_take_labels_away(batch, extra, seed, share):
     prompts, completions, numbers = batch
     rng = torch.Generator().manual_seed(seed)
-    scored = [torch.rand(len(c), generator=rng) < 0.5 for c in completions]
+    scored = [torch.rand(len(c), generator=rng) < share for c in completions]
     row, masked = build_row(prompts, completions, numbers), build_row(prompts, completions, numbers, scored)
     assert masked.input_ids.equal(row.input_ids) and masked.position_ids.equal(row.position_ids)
     assert masked.segments == row.segments
-    width = max(map(len, completions))
-    kept = masked.unpack(torch.ones(row.input_ids.shape), width).bool()
-    wanted = torch.stack([torch.nn.functional.pad(s, (0, width - len(s))) for s in scored])
-    assert kept.equal(wanted) and int((masked.labels != UNSCORED).sum()) == int(wanted.sum())
-    assert masked.unpack(masked.labels, width).equal(row.unpack(row.labels, width) * wanted)
+    width = max(map(len, completions)) + extra
+    kept, label = (
+        torch.stack([torch.nn.functional.pad(values, (0, width - len(values))) for values in each])
+        for each in (scored, completions)
+    )
+    assert row.unpack(row.labels, width).equal(label) and masked.unpack(masked.labels, width).equal(label * kept)
+    assert int((masked.labels != UNSCORED).sum()) == int(kept.sum())
+
+    value = torch.randn(row.input_ids.shape, generator=rng, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(len(prompts), width, generator=rng, dtype=torch.float64)
+    (masked.unpack(value, width) * weight).sum().backward()
+    assert masked.unpack(value.grad, width).equal(weight * kept)
+    assert not value.grad[masked.labels == UNSCORED].any()
 
 
 def test_rows_that_cannot_be_built_and_widths_that_would_move_values_are_refused():
@@ -182,36 +171,13 @@ def test_rows_that_cannot_be_built_and_widths_that_would_move_values_are_refused
         build_row([ids(1)], [ids(2), ids(3)], [0, 0])
 
 
-@pytest.fixture
-def model():
-    return Setting("gemma3").model(prepare_rows)
-
-
-def test_masked_tokens_have_no_gradient_and_are_still_read(model):
-    """Against the whole row with weights of 0 on the same tokens."""
-    batch, index = make_batch(), list(range(len(make_batch().prompts)))
-    rng = torch.Generator().manual_seed(5)
-    scored = [torch.rand(len(c), generator=rng) < 0.6 for c in batch.completions]
-    keep = torch.stack([torch.nn.functional.pad(s, (0, batch.width - len(s))) for s in scored])
-    fewer = replace(batch, weight_NC=batch.weight_NC * keep)
-    masked = build_row(batch.prompts, batch.completions, batch.group, scored)
-    found, wanted = (
-        run_layout(model, iter([(index, row_log_probs(model, row, batch.width)[0])]), fewer)
-        for row in (masked, make_row(batch, index))
-    )
-    assert found.logp_NC.equal(found.logp_NC * keep)
-    assert (found.logp_NC - wanted.logp_NC * keep).abs().max() < 1e-12
-    assert (found.gradient - wanted.gradient).norm() < 1e-12 * wanted.gradient.norm()
-
-
 @pytest.mark.parametrize("scoring", SCORINGS)
-def test_a_row_whose_tokens_are_all_masked_has_a_gradient_of_zero(model, monkeypatch, scoring):
+def test_a_row_whose_tokens_are_all_masked_has_a_gradient_of_zero(monkeypatch, scoring):
     monkeypatch.setattr(head, "label_log_probs", scoring)
-    batch = make_batch()
+    model, batch = Setting("gemma3").model(prepare_rows), make_batch()
     row = build_row(batch.prompts, batch.completions, batch.group, [torch.zeros_like(c) for c in batch.completions])
     logp, entropy, *_ = row_log_probs(model, row, batch.width, kernel=SEGMENT_SDPA, entropy=True)
     assert not logp.any() and entropy is not None and not entropy.any()
-    model.zero_grad()
     logp.sum().backward()
     gradients = [p.grad for p in model.parameters()]
     assert all(g is not None for g in gradients), "every parameter has one, so collectives over ranks match"
@@ -223,9 +189,9 @@ def test_a_half_precision_head_gives_float32_log_probabilities(monkeypatch):
     """Products in bfloat16, softmax and the sum over blocks in float32: the wrong twin rounds to steps of 1/16."""
     monkeypatch.setattr(head, "BLOCK_LOGITS", 5_000)
     make = torch.Generator().manual_seed(0)
-    hidden, weight = torch.randn(300, 64, generator=make), torch.randn(500, 64, generator=make)
-    hidden, weight = hidden.bfloat16(), (0.3 * weight).bfloat16()
-    target, upstream = torch.randint(500, (300,), generator=make), torch.randn(300, generator=make)
+    hidden, weight = torch.randn(300, 64, generator=make).bfloat16(), torch.randn(500, 64, generator=make)
+    weight, target = (0.3 * weight).bfloat16(), torch.randint(500, (300,), generator=make)
+    upstream = torch.randn(300, generator=make)
 
     def scored(score, dtype):
         leaves = [x.detach().clone().to(dtype).requires_grad_() for x in (hidden, weight)]
@@ -233,12 +199,12 @@ def test_a_half_precision_head_gives_float32_log_probabilities(monkeypatch):
         (logp * upstream.to(logp.dtype)).sum().backward()
         return logp.detach(), leaves[1].grad
 
-    def off(found, wanted):
-        return float((found.double() - wanted.double()).norm() / wanted.double().norm())
-
+    exact = scored(head.chunked_log_probs, torch.float64)
     logp, grad = scored(head.label_log_probs, torch.bfloat16)
-    exact_logp, exact_grad = scored(head.chunked_log_probs, torch.float64)
-    rounded_logp, _ = scored(head.chunked_log_probs, torch.bfloat16)
-    assert logp.dtype == torch.float32 and rounded_logp.dtype == torch.bfloat16
-    assert off(logp, exact_logp) < 1e-3 < off(rounded_logp, exact_logp)
-    assert off(grad, exact_grad) < 1e-2
+    rounded, _ = scored(head.chunked_log_probs, torch.bfloat16)
+    assert logp.dtype == torch.float32 and rounded.dtype == torch.bfloat16
+    off = [
+        float((found.double() - wanted).norm() / wanted.norm())
+        for found, wanted in ((logp, exact[0]), (rounded, exact[0]), (grad, exact[1]))
+    ]
+    assert off[0] < 1e-3 < off[1] and off[2] < 1e-2
