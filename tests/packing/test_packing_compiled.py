@@ -10,50 +10,36 @@ from dppo.packing.forward import row_log_probs
 from dppo.packing.rows import build_row
 
 SHAPES = [([3, 4], [2, 5, 7, 3]), ([4, 6], [9, 2, 2, 8]), ([7, 3], [1, 1, 6, 4])]
-"""Tokens of two prompts and of their completions, half of them each: no two rows have the same shape."""
+"""Tokens of two prompts and of their completions, two of each: no two rows have the same shape."""
 MOST = 12
 """Six pieces of a model between attention and head. Each is compiled for one shape, then for all."""
 
 
-@pytest.fixture(autouse=True)
-def nothing_compiled():
+@pytest.fixture
+def model():
     torch._dynamo.reset()
-    yield
+    model = build("qwen3", num_hidden_layers=3)
+    prepare_rows(model)
+    yield model.train()
     torch._dynamo.reset()
-
-
-def rows_of_changing_shapes():
-    for prompts, completions in SHAPES:
-        half = len(completions) // 2
-        yield build_row(
-            [torch.arange(1, 1 + prompts[i >= half]) for i in range(2 * half)],
-            [torch.arange(2, 2 + n) for n in completions],
-            [int(i >= half) for i in range(2 * half)],
-        )
 
 
 def graphs(model):
     """A counter of the graphs that forward and backward passes over the rows compile."""
     counter = CompileCounterWithBackend("eager")
     compiled = torch.compile(model, backend=counter)
-    for row in rows_of_changing_shapes():
-        model.zero_grad()
-        found = row_log_probs(compiled, row, 12).logp_BT
-        found.sum().backward()
-        gradient = model.model.embed_tokens.weight.grad.clone()
-        model.zero_grad()
-        wanted = row_log_probs(model, row, 12).logp_BT
-        wanted.sum().backward()
+    weight = model.model.embed_tokens.weight
+    for lengths, completions in SHAPES:
+        prompts = [torch.arange(1, 1 + lengths[group]) for group in (0, 0, 1, 1)]
+        row = build_row(prompts, [torch.arange(2, 2 + n) for n in completions], [0, 0, 1, 1])
+        of_both = []
+        for each in (compiled, model):
+            logp = row_log_probs(each, row, 12).logp_BT
+            of_both.append((logp, *torch.autograd.grad(logp.sum(), weight)))
+        (found, gradient), (wanted, wanted_gradient) = of_both
         torch.testing.assert_close(found, wanted)
-        torch.testing.assert_close(gradient, model.model.embed_tokens.weight.grad, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(gradient, wanted_gradient, rtol=1e-4, atol=1e-4)
     return counter
-
-
-@pytest.fixture
-def model():
-    model = build("qwen3", num_hidden_layers=3)
-    prepare_rows(model)
-    return model.train()
 
 
 @pytest.mark.slow

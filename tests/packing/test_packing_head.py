@@ -2,6 +2,7 @@
 
 import ast
 import copy
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from trl.trainer.utils import add_fused_lm_head
 
 import dppo
 from dppo.errors import ConfigError
-from dppo.packing.attention import RELIED_ON, private, unsupported, use_rows
+from dppo.packing.attention import RELIED_ON, leave_rows, private, unsupported, use_rows
 from dppo.packing.forward import row_log_probs
 from dppo.packing.head import add_scored_head, remove_scored_head
 from dppo.packing.rows import build_row
@@ -64,42 +65,30 @@ def test_it_goes_on_once_and_comes_off(model):
     assert torch.equal(kept(input_ids=IDS).logits, logits)
 
 
-def test_the_forward_below_it_comes_back(model):
-    add_fused_lm_head(model)
-    below = model.forward
-    labels = dict(input_ids=IDS, shift_labels=IDS, fused_lm_head=True)
-    with torch.no_grad():
-        theirs = model(**labels).log_probs
-        add_scored_head(model, temperature=0.5)
-        assert not torch.allclose(model(**labels).log_probs, theirs)
-        remove_scored_head(model)
-        assert model.forward == below and torch.equal(model(**labels).log_probs, theirs)
-
-
-def test_one_that_was_wrapped_passes_calls_on_and_the_next_goes_on_top(model):
+@torch.no_grad()
+def test_the_forward_below_it_comes_back_and_one_that_was_wrapped_passes_calls_on(model):
     """TRL puts a head of its own over ours when a second trainer is made for the same model."""
+    labels = dict(input_ids=IDS, shift_labels=IDS, fused_lm_head=True)
+    add_fused_lm_head(model)
+    below, theirs = model.forward, model(**labels).log_probs
+    add_scored_head(model, temperature=0.5)
+    assert not torch.allclose(model(**labels).log_probs, theirs)
+    remove_scored_head(model)
+    assert model.forward == below and torch.equal(model(**labels).log_probs, theirs)
+
     add_scored_head(model, temperature=0.5)
     add_fused_lm_head(model, temperature=2.0)
-    with torch.no_grad():
-        remove_scored_head(model)
-        plain = model(input_ids=IDS).logits
-        torch.testing.assert_close(plain, build("qwen3")(input_ids=IDS).logits)
-        add_scored_head(model)
-        alone = build("qwen3")
-        use_rows(alone)
-        add_scored_head(alone)
-        torch.testing.assert_close(scored(model), scored(alone))
-        remove_scored_head(model)
-        labels = dict(input_ids=IDS, shift_labels=IDS, fused_lm_head=True)
-        torch.testing.assert_close(
-            model(**labels).log_probs, (plain / 2).log_softmax(-1).gather(2, IDS[..., None])[..., 0]
-        )
-
-
-@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, names in RELIED_ON.items() for name in names])
-def test_what_rows_rely_on_in_transformers_is_there(kind, name):
-    owner = getattr(transformers, kind)
-    assert hasattr(owner() if kind == "PreTrainedConfig" else owner, name)
+    remove_scored_head(model)
+    plain = model(input_ids=IDS).logits
+    torch.testing.assert_close(plain, build("qwen3")(input_ids=IDS).logits)
+    add_scored_head(model)
+    alone = build("qwen3")
+    use_rows(alone)
+    add_scored_head(alone)
+    torch.testing.assert_close(scored(model), scored(alone))
+    remove_scored_head(model)
+    wanted = (plain / 2).log_softmax(-1).gather(2, IDS[..., None])[..., 0]
+    torch.testing.assert_close(model(**labels).log_probs, wanted)
 
 
 def test_a_transformers_without_it_is_named(model):
@@ -111,12 +100,22 @@ def test_a_transformers_without_it_is_named(model):
     assert unsupported(model) == ""
 
 
-def test_no_other_file_knows_these_names():
-    names, root = {name for of_class in RELIED_ON.values() for name in of_class}, Path(dppo.__file__).parent
-    found = set()
+def test_the_private_names_of_transformers_are_there_and_no_other_file_knows_them():
+    for kind, names in RELIED_ON.items():
+        owner = getattr(transformers, kind)
+        assert all(hasattr(owner() if kind == "PreTrainedConfig" else owner, name) for name in names)
+    names, root, found = set(chain(*RELIED_ON.values())), Path(dppo.__file__).parent, set()
     for file in root.rglob("*.py"):
         nodes = list(ast.walk(ast.parse(file.read_text())))
         used = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
         used |= {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
         found |= {file.relative_to(root).as_posix()} if used & names else set()
     assert found == {"packing/attention.py"}
+
+
+def test_a_model_gets_its_attention_back_however_often_rows_were_used():
+    model = build("qwen3")
+    model.set_attn_implementation("eager")
+    for change in (use_rows, use_rows, leave_rows, leave_rows):
+        change(model)
+    assert model.config._attn_implementation == "eager"
