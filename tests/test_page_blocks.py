@@ -5,7 +5,6 @@ import importlib.util
 import json
 import re
 import shlex
-import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -74,35 +73,24 @@ def line_problems(line: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is wrong with a line of shell: an unknown command is wrong, too."""
     words = [word for word in shlex.split(line) if not re.fullmatch(r"[A-Z_]+=\S*", word)]
     missing = [f"no file {path}" for path in HERE.findall(line) if not (ROOT / path).exists()]
-    first, rest = words[0], words[1:]
-    if first == "dppo":
-        return missing + dppo_problems(rest, monkeypatch)
-    if first == "make":
-        return [f"make has no {target}" for target in rest if target not in TARGETS]
-    if first == "pip" and rest[0] == "install":
-        named = {extra for found in re.findall(r"\[([\w,]+)\]", line) for extra in found.split(",")}
-        return [f"no extra {extra}" for extra in named - EXTRAS]
-    if words[:2] == ["accelerate", "launch"]:
-        script = next((place for place, word in enumerate(words) if word.endswith(".py")), None)
-        place = words.index("dppo.lab.cli.main") if script is None else script
-        ours = dppo_problems(words[place + 1 :], monkeypatch) if script is None else []
-        return missing + refusal(lambda: launch_command_parser().parse_args(words[2 : place + 1])) + ours
-    if first == "python" and rest[0] == "-m":
-        name = rest[1]
-        if not name.startswith(("benchmarks.", "dppo")):
-            return [f"nobody checks {name}"]
-        if not importlib.util.find_spec(name):
-            return [*missing, f"no module {name}"]
-        if name.startswith("dppo"):
-            return []
-        monkeypatch.setattr(sys, "argv", rest[1:])
-        main = importlib.import_module(name).main
-        return missing + refusal(lambda: read_flags(left_over(main, monkeypatch)))
-    if first == "python" and HERE.fullmatch(rest[0]) and not missing:
-        source = (ROOT / rest[0]).read_text()
-        words = [word.split("=")[0] for word in rest if word.startswith("--")]
-        return [f"{rest[0]} has no {word}" for word in words if f'"{word}"' not in source]
-    return missing or [f"nobody checks {first}"]
+    match words:
+        case ["dppo", *rest]:
+            return missing + dppo_problems(rest, monkeypatch)
+        case ["make", *targets]:
+            return [f"make has no {target}" for target in targets if target not in TARGETS]
+        case ["pip", "install", *_]:
+            named = {extra for found in re.findall(r"\[([\w,]+)\]", line) for extra in found.split(",")}
+            return [f"no extra {extra}" for extra in named - EXTRAS]
+        case ["accelerate", "launch", *rest]:
+            place = next(n for n, word in enumerate(rest) if word.endswith(".py") or word == "dppo.lab.cli.main")
+            ours = [] if rest[place].endswith(".py") else dppo_problems(rest[place + 1 :], monkeypatch)
+            return missing + refusal(lambda: launch_command_parser().parse_args(rest[: place + 1])) + ours
+        case ["python", "-m", name] if name.startswith("dppo"):
+            return [] if importlib.util.find_spec(name) else [f"no module {name}"]
+        case ["python", script, *rest] if HERE.fullmatch(script) and not missing:
+            flags = [word.split("=")[0] for word in rest if word.startswith("--")]
+            return [f"{script} has no {flag}" for flag in flags if f'"{flag}"' not in (ROOT / script).read_text()]
+    return missing or [f"nobody checks {line}"]
 
 
 @pytest.mark.parametrize("block", [b for b in BLOCKS if b.language == "bash"], ids=lambda block: block.place)
@@ -124,10 +112,10 @@ def test_lines_of_shell_parse_and_name_what_is_there(block, monkeypatch):
         "make demos",
         "pip install -e '.[tlr]'",
         "accelerate launch --num_process_ 8 -m dppo.lab.cli.main train CONFIG.yaml",
+        "accelerate launch --num_processes 8 -m dppo.lab.cli.main trian CONFIG.yaml",
         "accelerate launch --num_processes 8 examples/no_such_script.py MODEL",
         "python -m dppo.verl.plug",
-        "python -m benchmarks.speed.step --quickly",
-        "python -m benchmarks.learning.smollm2 benchmarks/learning/no_such.yaml --regimes kl",
+        "python examples/prompt_values.py CONFIG.yaml --sample 4",
         "rm -rf runs",
     ],
 )
