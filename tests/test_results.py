@@ -1,9 +1,8 @@
-"""Tables of the pages follow the files of results, and an outdated page is found."""
+"""Tables of the pages follow the files of results."""
 
 import inspect
 
 import pytest
-from cogapp import Cog
 
 from benchmarks import pages
 
@@ -31,15 +30,3 @@ def test_a_changed_figure_changes_the_table(name, monkeypatch):
     monkeypatch.setattr(pages, "read", lambda name: changed(READ(name)))
     other = DRAWN[name]()
     assert other != table and table.count("\n") == other.count("\n")
-
-
-def test_an_outdated_page_is_found(tmp_path):
-    page = tmp_path / "page.md"
-    page.write_text(
-        "<!-- [[[cog import cog; from benchmarks import pages; cog.outl(pages.ranks()) ]]] -->\n"
-        f"{pages.ranks().replace('.48', '.49')}\n<!-- [[[end]]] -->\n"
-    )
-    check = ["cog", "--check", "--verbosity=0", str(page)]
-    assert Cog().main(check) == 5
-    assert Cog().main(["cog", "-r", "--verbosity=0", str(page)]) == 0
-    assert pages.ranks() in page.read_text() and Cog().main(check) == 0

@@ -68,36 +68,35 @@ class OwnSums(Exact):
 EXACT = Exact()
 
 
+# Functions of torch, flash-attn 2 and flash-attn 3, with the parameters that they need or are given here.
+
+
 def aten_forward(
-    query, key, value, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal, return_debug_mask,
-    *, scale=None, window_size_left=None, window_size_right=None,
-):  # fmt: skip
-    assert dropout_p == 0 and not return_debug_mask and window_size_left is window_size_right is None
-    pieces = Pieces(cum_seq_q, cum_seq_k, max_q, max_k)
-    return *EXACT.forward(query, key, value, Call(pieces, is_causal, scale)), None, None, None
+    query, key, value, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal, return_debug_mask, *, scale
+):
+    assert dropout_p == 0 and not return_debug_mask
+    call = Call(Pieces(cum_seq_q, cum_seq_k, max_q, max_k), is_causal, scale)
+    return *EXACT.forward(query, key, value, call), None, None, None
 
 
 def aten_backward(
     grad_out, query, key, value, out, logsumexp, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal, rng_state,
-    unused, *, scale=None, window_size_left=None, window_size_right=None,
+    unused, *, scale,
 ):  # fmt: skip
-    assert dropout_p == 0 and rng_state.shape == (2,) and window_size_left is window_size_right is None
-    pieces = Pieces(cum_seq_q, cum_seq_k, max_q, max_k)
-    return EXACT.backward(grad_out, (query, key, value, out, logsumexp), Call(pieces, is_causal, scale))
+    assert dropout_p == 0 and rng_state.shape == (2,)
+    call = Call(Pieces(cum_seq_q, cum_seq_k, max_q, max_k), is_causal, scale)
+    return EXACT.backward(grad_out, (query, key, value, out, logsumexp), call)
 
 
-def flash2_forward(
-    q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p, softmax_scale, causal,
-    window_size_left=-1, window_size_right=-1, softcap=0.0, alibi_slopes=None, return_softmax=False,
-):  # fmt: skip
-    assert dropout_p == 0 and window_size_left == window_size_right == -1 and not softcap and not return_softmax
+def flash2_forward(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p, softmax_scale, causal):
+    assert dropout_p == 0
     pieces = Pieces(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
     return *EXACT.forward(q, k, v, Call(pieces, causal, softmax_scale)), None, None
 
 
 def flash2_backward(
     dout, q, k, v, out, softmax_lse, dq, dk, dv, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p,
-    softmax_scale, causal, window_size_left, window_size_right, softcap, alibi_slopes, deterministic, rng_state=None,
+    softmax_scale, causal, window_size_left, window_size_right, softcap, alibi_slopes, deterministic,
 ):  # fmt: skip
     assert dropout_p == 0 and window_size_left == window_size_right == -1 and not softcap and alibi_slopes is None
     pieces = Pieces(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
@@ -106,19 +105,10 @@ def flash2_backward(
         into.copy_(gradient)
 
 
-def flash3_forward(
-    q, k, v, *, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, softmax_scale=None, causal=False
-):
-    pieces = Pieces(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
-    return *EXACT.forward(q, k, v, Call(pieces, causal, softmax_scale)), None, None
+def flash3_forward(q, k, v, *, softmax_scale, causal, **pieces):
+    return *EXACT.forward(q, k, v, Call(Pieces(**pieces), causal, softmax_scale)), None, None
 
 
-def flash3_backward(
-    dout, q, k, v, out, softmax_lse, cu_seqlens_q=None, cu_seqlens_k=None, sequed_q=None, sequed_k=None,
-    max_seqlen_q=None, max_seqlen_k=None, dq=None, dk=None, dv=None, softmax_scale=None, is_causal=False,
-    window_size_left=-1, window_size_right=-1, softcap=0.0, deterministic=False, sm_margin=0,
-):  # fmt: skip
-    flash2_backward(
-        dout, q, k, v, out, softmax_lse, dq, dk, dv, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, 0.0,
-        softmax_scale, is_causal, window_size_left, window_size_right, softcap, None, deterministic,
-    )  # fmt: skip
+def flash3_backward(dout, q, k, v, out, softmax_lse, *, dq, dk, dv, softmax_scale, is_causal, **pieces):
+    options = (0.0, softmax_scale, is_causal, -1, -1, 0.0, None, False)
+    flash2_backward(dout, q, k, v, out, softmax_lse, dq, dk, dv, *Pieces(**pieces), *options)

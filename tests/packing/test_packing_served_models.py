@@ -7,51 +7,18 @@ from packing_models import (
     build,
     make_batch,
     one_at_a_time,
-    packed_call,
     padded,
     prepare_rows,
     random_model,
-    rows,
     run_layout,
     shared_row,
-    visible,
 )
-from transformers import Gemma2Config, GenerationConfig, GPT2Config, GptOssConfig, Lfm2Config, Qwen3MoeConfig
+from transformers import Gemma2Config, GenerationConfig, GptOssConfig, Lfm2Config, Qwen3MoeConfig
 from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
 
 from dppo.packing.attention import DROPOUTS, unsupported, use_rows
 from dppo.packing.forward import row_log_probs
 from dppo.packing.rows import build_row
-
-WRONG, RIGHT = 0.1, 2e-5
-
-
-def llama():
-    return build("llama", max_position_embeddings=40)
-
-
-def gpt2():
-    dropouts = dict(attn_pdrop=0.0, resid_pdrop=0.0, embd_pdrop=0.0)
-    return random_model(GPT2Config(vocab_size=61, n_positions=40, n_embd=32, n_layer=2, n_head=4, **dropouts))
-
-
-@pytest.mark.parametrize("make", [llama, gpt2])
-def test_a_row_longer_than_the_positions_of_the_model(make):
-    """Positions restart with every prompt. GPT-2 has no 41st to give; rotary positions go on and are merely wrong."""
-    batch, plain, model = make_batch(), make(), make()
-    expected = run_layout(plain, one_at_a_time(plain, batch), batch)
-    row, index = shared_row(batch)
-    assert row.input_ids.shape[1] > 80 and int(row.position_ids.max()) < 40
-    continuing = dict(position_ids=torch.arange(row.input_ids.shape[1])[None], attention_mask=visible(row))
-    try:
-        logp = packed_call(plain, row, **continuing, use_cache=False)
-        assert (logp - expected.logp_NC[index]).abs().max() > WRONG
-    except IndexError:
-        assert make is gpt2
-    assert unsupported(model) == ""
-    prepare_rows(model)
-    logp, gradient = run_layout(model, rows(model, batch), batch).difference(expected)
-    assert logp < RIGHT and gradient < 1e-5
 
 
 class TestOrdinaryCalls:
@@ -108,7 +75,7 @@ def test_models_that_rows_cannot_serve(kind):
     row, index = shared_row(batch)
     with torch.no_grad():
         outcome = torch.cat([logp for _, logp in one_at_a_time(expected, batch)])
-        assert (row_log_probs(model, row, batch.width)[0] - outcome[index]).abs().max() > WRONG
+        assert (row_log_probs(model, row, batch.width)[0] - outcome[index]).abs().max() > 0.1
 
 
 @pytest.mark.parametrize("name", DROPOUTS)
