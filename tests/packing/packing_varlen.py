@@ -24,7 +24,7 @@ def pieces_of(pieces):
 
 
 class Exact:
-    """Right in both passes; remembers what it was given."""
+    """Right in both passes, with sums in float32 or more; remembers what it was given."""
 
     def __init__(self):
         self.calls = []
@@ -33,28 +33,33 @@ class Exact:
         pieces, causal, scale = call
         self.calls.append((query, key, value, causal))
         assert query.is_contiguous() and key.is_contiguous() and value.is_contiguous()
-        repeat = query.shape[1] // key.shape[1]
-        output, lse = torch.empty_like(query), query.new_empty(query.shape[1], len(query))
+        repeat, exact = query.shape[1] // key.shape[1], torch.promote_types(query.dtype, torch.float32)
+        output, lse = torch.empty_like(query), query.new_empty(query.shape[1], len(query), dtype=exact)
         for q, k in pieces_of(pieces):
-            piece = scores(query[q], key[k].repeat_interleave(repeat, 1), causal, scale)
+            every_key, every_value = (x[k].to(exact).repeat_interleave(repeat, 1) for x in (key, value))
+            piece = scores(query[q].to(exact), every_key, causal, scale)
             lse[:, q] = piece.logsumexp(-1)
-            output[q] = torch.einsum("hqk,khd->qhd", piece.softmax(-1), value[k].repeat_interleave(repeat, 1))
+            output[q] = torch.einsum("hqk,khd->qhd", piece.softmax(-1), every_value).to(output.dtype)
         return output, lse
 
     def backward(self, grad, saved, call):
         (query, key, value, output, lse), (pieces, causal, scale) = saved, call
         assert all(x.is_contiguous() for x in (grad, *saved))
-        repeat = query.shape[1] // key.shape[1]
-        dq, dk, dv = (torch.empty_like(x) for x in (query, key, value))
+        repeat, found = query.shape[1] // key.shape[1], [torch.empty_like(x) for x in (query, key, value)]
         for q, k in pieces_of(pieces):
-            every_key, every_value = (x[k].repeat_interleave(repeat, 1) for x in (key, value))
-            share = (scores(query[q], every_key, causal, scale) - lse[:, q, None]).exp()
-            mean = (grad[q] * output[q]).sum(-1).T[..., None]
-            slope = scale * share * (torch.einsum("qhd,khd->hqk", grad[q], every_value) - mean)
-            dq[q] = torch.einsum("hqk,khd->qhd", slope, every_key)
-            dk[k] = torch.einsum("hqk,qhd->khd", slope, query[q]).unflatten(1, (-1, repeat)).sum(2)
-            dv[k] = torch.einsum("hqk,qhd->khd", share, grad[q]).unflatten(1, (-1, repeat)).sum(2)
-        return dq, dk, dv
+            every_key, every_value = (x[k].to(lse.dtype).repeat_interleave(repeat, 1) for x in (key, value))
+            queries, grads, outputs = (x[q].to(lse.dtype) for x in (query, grad, output))
+            share = (scores(queries, every_key, causal, scale) - lse[:, q, None]).exp()
+            mean = (grads * outputs).sum(-1).T[..., None]
+            slope = scale * share * (torch.einsum("qhd,khd->hqk", grads, every_value) - mean)
+            dk, dv = torch.einsum("hqk,qhd->khd", slope, queries), torch.einsum("hqk,qhd->khd", share, grads)
+            parts = (
+                torch.einsum("hqk,khd->qhd", slope, every_key),
+                *(x.unflatten(1, (-1, repeat)).sum(2) for x in (dk, dv)),
+            )
+            for into, place, part in zip(found, (q, k, k), parts, strict=True):
+                into[place] = part.to(into.dtype)
+        return found
 
 
 class OwnSums(Exact):

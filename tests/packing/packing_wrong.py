@@ -4,31 +4,13 @@ from dataclasses import replace
 from functools import partial
 
 import torch
+from packing_varlen import OwnSums
 from torch.nn import functional as F
 
 from dppo.packing.kernels import by_segment, segment_sdpa
 from dppo.packing.rows import UNSCORED
+from dppo.packing.two_calls import in_two_calls
 from dppo.verification.controls import wrong_kernels
-
-
-def attend_with_lse(q, k, v, scale, causal):
-    score = q @ k.transpose(2, 3) * (q.shape[-1] ** -0.5 if scale is None else scale)
-    if causal:
-        score = score.masked_fill(torch.ones(score.shape[-2:]).tril().logical_not(), -torch.inf)
-    return score.softmax(-1) @ v, score.logsumexp(-1, keepdim=True)
-
-
-def merged_without_gradient(query, key, value, segments, scale, window):
-    """A branch as two calls, itself and its trunk, merged by log-sum-exps that have no gradient."""
-    output = []
-    for (q, k, v), past in zip(by_segment(query, key, value, segments), segments.past_S, strict=True):
-        out, lse = attend_with_lse(q, k[:, :, past:], v[:, :, past:], scale, True)
-        if past:
-            trunk_out, trunk_lse = attend_with_lse(q, k[:, :, :past], v[:, :, :past], scale, False)
-            share = (lse - trunk_lse).sigmoid().detach()
-            out = share * out + (1 - share) * trunk_out
-        output.append(out)
-    return torch.cat(output, 2)
 
 
 def seeing(visible):
@@ -75,7 +57,7 @@ WRONG_IN_VALUE = {name: kernel.attend for name, kernel in wrong_kernels().items(
     "a bool mask that is added": seeing(lambda queries, keys: torch.ones(queries, keys, dtype=torch.bool)),
 }
 WRONG_IN_GRADIENT = {
-    "merged by log-sum-exp without its gradient": merged_without_gradient,
+    "two calls whose backward takes its own sums": in_two_calls(OwnSums(), segment_sdpa),
     "keys without a gradient": detached_keys,
 }
 
