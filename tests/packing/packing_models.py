@@ -226,12 +226,6 @@ def make_row(batch: Batch, index: Sequence[int], group: Sequence[int] | None = N
     )
 
 
-def plain_row(batch: Batch) -> Row:
-    """A row of whole sequences in the batch's order, no prompt shared."""
-    index = list(range(len(batch.prompts)))
-    return make_row(batch, index, index)
-
-
 def shared_row(batch: Batch) -> tuple[Row, list[int]]:
     """A row of all completions, prompts shared, and the order its completions are in."""
     index = sorted(range(len(batch.prompts)), key=lambda i: batch.group[i])
@@ -295,22 +289,3 @@ def reference(setting: Setting, batch_of: Callable[[], Batch] = make_batch) -> O
     """Outcome of one sequence at a time with a plain model."""
     model, batch = setting.model(), batch_of()
     return run_layout(model, one_at_a_time(model, batch, setting.temperature), batch)
-
-
-def packed_call(model: Any, row: Any, **inputs: Any) -> Tensor:
-    """(K, width) log-probabilities of a row from a hand-written call of the model."""
-    logits = model(input_ids=row.input_ids, **inputs).logits
-    return row.unpack(gather_log_probs(logits, row.labels.clamp_min(0)), row.width)
-
-
-def visible(row: Any, window: int | None = None, *, of_positions: bool = True) -> Tensor:
-    """(1, 1, T, T) bool: what each token of a row may attend to, written from the definition, pair by pair."""
-    segments, total = row.segments, row.input_ids.shape[1]
-    owner = [s for s, length in enumerate(segments.length_S) for _ in range(length)]
-    place = row.position_ids[0].tolist() if of_positions else list(range(total))
-    allowed = torch.zeros(1, 1, total, total, dtype=torch.bool)
-    for q in range(total):
-        for k in range(q + 1):
-            related = owner[k] == owner[q] or owner[k] == segments.trunk_S[owner[q]]
-            allowed[0, 0, q, k] = related and (window is None or place[q] - place[k] < window)
-    return allowed

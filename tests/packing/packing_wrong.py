@@ -4,6 +4,7 @@ from dataclasses import replace
 from functools import partial
 
 import torch
+from packing_models import WINDOW
 from packing_varlen import OwnSums
 from torch.nn import functional as F
 
@@ -45,6 +46,21 @@ def without_windows(query, key, value, segments, scale, window):
     return segment_sdpa(query, key, value, segments, scale, None)
 
 
+def windows_in_every_layer(query, key, value, segments, scale, window):
+    return segment_sdpa(query, key, value, segments, scale, WINDOW)
+
+
+def windows_in_places(query, key, value, segments, scale, window):
+    """Between a branch and its trunk lie other branches: distance in the row is not distance in the sequence."""
+    lengths, place = torch.tensor(segments.length_S), torch.arange(segments.total)
+    own_T = torch.arange(len(lengths)).repeat_interleave(lengths)
+    trunk_T = torch.tensor(segments.trunk_S).repeat_interleave(lengths)
+    related = (own_T[:, None] == own_T) | (trunk_T[:, None] == own_T)
+    apart = place[:, None] - place
+    mask = related & (apart >= 0) & (apart < (window or segments.total))
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale, enable_gqa=True)
+
+
 def detached_keys(query, key, value, segments, scale, window):
     """Right in value, and no gradient through the keys."""
     return segment_sdpa(query, key.detach(), value, segments, scale, window)
@@ -56,6 +72,7 @@ WRONG_IN_VALUE = {name: kernel.attend for name, kernel in wrong_kernels().items(
     "the next token is seen": seeing(partial(causal, ahead=1)),
     "a bool mask that is added": seeing(lambda queries, keys: torch.ones(queries, keys, dtype=torch.bool)),
 }
+WRONG_IN_WINDOW = {"none": without_windows, "in every layer": windows_in_every_layer, "in places": windows_in_places}
 WRONG_IN_GRADIENT = {
     "two calls whose backward takes its own sums": in_two_calls(OwnSums(), segment_sdpa),
     "keys without a gradient": detached_keys,

@@ -23,15 +23,18 @@ from packing_models import (
     reference,
     rows,
     run_layout,
+    shared_row,
     sorted_by_length,
     with_lora,
 )
+from torch.utils.checkpoint import CheckpointError
+from transformers import AttentionInterface
 from trl.trainer.utils import add_fused_lm_head
 
 from dppo.packing import head
-from dppo.packing.attention import use_rows
+from dppo.packing.attention import ROWS, rows_attention, use_rows
 from dppo.packing.forward import row_log_probs
-from dppo.packing.rows import plan_rows
+from dppo.packing.rows import Segments, plan_rows
 
 LAYOUTS = {
     "padded": padded,
@@ -100,6 +103,7 @@ def test_rows_agree_with_the_head_of_trl(setting, layout):
 def test_lora_wrapped_before_the_attention_is_set_and_two_rows_before_one_backward():
     setting, batch = Setting("gemma3", lora=True), make_batch()
     model = setting.model(prepare_rows)
+    model.set_attn_implementation("eager")
     use_rows(model)
     pieces = list(rows(model, batch, max_tokens=40))
     assert len(pieces) > 2
@@ -161,6 +165,39 @@ def test_autocast_is_as_near_as_padding_is(name):
             for run in (rows, padded)
         )
     assert 0 < of_rows < 1.5 * of_padding < 0.1
+
+
+def test_other_forwards_between_a_forward_and_its_recompute_under_checkpointing(monkeypatch):
+    """The wrong twin keeps a row's segments in a variable, which the next forward changes before the recompute."""
+    setting, batch, held = Setting("qwen3"), make_batch(), {}
+    row, index = shared_row(batch)
+
+    def difference(others, prepare=prepare_rows):
+        model = setting.model(prepare).train()
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        logp = row_log_probs(model, row, batch.width)[0]
+        if others:
+            with torch.no_grad():
+                list(padded(model, batch))
+            one_sequence = Segments(length_S=(row.segments.total,), trunk_S=(-1,))
+            row_log_probs(model, replace(row, segments=one_sequence), row.width)
+        return run_layout(model, iter([(index, logp)]), batch).difference(reference(setting))[1]
+
+    def of_the_last_forward(*inputs, row_segments=None, **options):
+        return rows_attention(*inputs, row_segments=held["segments"], **options)
+
+    def holding(model):
+        def hold(module, args, options):
+            held["segments"] = options.get("row_segments")
+
+        prepare_rows(model)
+        model.base_model.register_forward_pre_hook(hold, with_kwargs=True)
+
+    assert difference(others=True) < 1e-12
+    monkeypatch.setitem(AttentionInterface._global_mapping, ROWS, of_the_last_forward)
+    assert difference(others=False, prepare=holding) < 1e-12
+    with pytest.raises(CheckpointError):
+        difference(others=True, prepare=holding)
 
 
 def without_temperature(setting, batch):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from packing_models import build
+from packing_models import build, with_lora
 from refusals import refused
 from trl.trainer.utils import add_fused_lm_head
 
@@ -89,6 +89,13 @@ def test_the_forward_below_it_comes_back_and_one_that_was_wrapped_passes_calls_o
     remove_scored_head(model)
     wanted = (plain / 2).log_softmax(-1).gather(2, IDS[..., None])[..., 0]
     torch.testing.assert_close(model(**labels).log_probs, wanted)
+
+
+def test_an_adapter_on_the_head_is_refused(model):
+    """TRL's head reads the matrix of ``lm_head`` and never sees an adapter on it."""
+    add_scored_head(model)
+    with refused(ConfigError, "lm_head"):
+        scored(with_lora(model, targets=("q_proj", "lm_head")))
 
 
 def test_a_transformers_without_it_is_named(model):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from packing_models import SCORINGS, Setting, make_batch, prepare_rows, visible
+from packing_models import SCORINGS, Setting, make_batch, prepare_rows
 from refusals import refused
 
 from dppo.errors import ShapeError
@@ -25,11 +25,12 @@ def ids(*tokens):
 
 def contexts(row):
     """(completion, offset, label, visible tokens by position) of each scored position."""
-    seen = visible(row)[0, 0]
-    for place, completion, offset in zip(row.scored_L, row.completion_L, row.offset_L, strict=True):
-        keys = seen[place].nonzero().flatten()
-        position = row.position_ids[0, keys]
-        assert position.tolist() == list(range(len(keys))), "positions of a context are 0, 1, .. without a gap"
+    segments = row.segments
+    owner = [s for s, length in enumerate(segments.length_S) for _ in range(length)]
+    for place, completion, offset in zip(row.scored_L.tolist(), row.completion_L, row.offset_L, strict=True):
+        seen = (owner[place], segments.trunk_S[owner[place]])
+        keys = torch.tensor([key for key in range(place + 1) if owner[key] in seen])
+        assert row.position_ids[0, keys].tolist() == list(range(len(keys))), "positions are 0, 1, .. without a gap"
         yield int(completion), int(offset), int(row.labels[0, place]), row.input_ids[0, keys].tolist()
 
 
