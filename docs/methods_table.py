@@ -73,7 +73,8 @@ def biased(method: Method) -> str:
 
 def table() -> str:
     """One row for each group of methods."""
-    rows = [HEADINGS, tuple("---" for _ in HEADINGS)]
+    rows, listed = [HEADINGS, tuple("---" for _ in HEADINGS)], sorted(name for names in GROUPS for name in names)
+    assert listed == sorted(METHODS), f"not in one row each: {set(METHODS) ^ {*listed} or listed}"
     for names, purpose in GROUPS.items():
         methods = [METHODS[name] for name in names]
         (prunes,) = {dropped(method) for method in methods}
