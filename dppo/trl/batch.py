@@ -55,13 +55,9 @@ class RankBatch(Padded):
     """(U, B) float32, 0 if a completion is not trained on in that optimizer step."""
     sizes: StepSizes
     """Sizes of the full batch of all ranks, before anything was dropped."""
-    share_UB4: Tensor
-    """(U, B, 4) float32 weight of each completion in TRL's metrics of an optimizer step, means over its micro-batches:
-    as a share of tokens, of completions, and of both among those with a gradient. ``metric_shares``."""
-    unclipped_UC: Tensor
-    """(U, C) bool, True if one of TRL's micro-batches has a completion with tokens and without an advantage."""
-    call_B: Tensor
-    """(B,) int64 TRL's micro-batch of each completion, in its optimizer step."""
+    full_U3: Tensor
+    """(U, 3) float32 tokens, completions, and completions with tokens and without an advantage that the full batch has
+    in each optimizer step."""
     old_logp: Tensor | None = None
     """(B, T) under the policy that generated, for rows that later draws keep; None with one draw."""
     ref_logp: Tensor | None = None

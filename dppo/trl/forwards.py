@@ -107,10 +107,11 @@ class ForwardPasses:
         """(B, T) log-probabilities without gradient of the rows of positive weight; 0 elsewhere."""
         return self._filled(rank_batch, weight_B, lambda batch: self(model, batch).logp_BT)
 
-    def with_policy_mask(self, batch: RankBatch, calls: int) -> RankBatch:
+    def with_policy_mask(self, batch: RankBatch, place_B: Tensor, calls: int) -> RankBatch:
         """The batch with TRL's ``top_entropy_quantile``: tokens of high entropy among those of their micro-batch.
 
-        Below 1 every completion is forwarded for it, without gradient. All ranks call together.
+        Below 1 every completion is forwarded for it, without gradient. TRL deals completions to ``calls`` micro-batches
+        in the order of ``place_B``, (B,). All ranks call together.
         """
         trainer = self._trainer
         if trainer.top_entropy_quantile >= 1.0:
@@ -123,7 +124,7 @@ class ForwardPasses:
         entropy_BT = self._filled(batch, torch.ones_like(batch.weight_UB[0]), entropy)
         high_BT = torch.zeros_like(mask_BT, dtype=torch.bool)
         for call in range(calls):
-            here = batch.call_B == call
+            here = place_B * calls // len(place_B) == call
             high_BT[here] = trainer.get_high_entropy_mask(entropy_BT[here], mask_BT[here], threshold)
         return replace(batch, policy_mask=high_BT)
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import IntervalStrategy, TrainerState, TrainingArguments
 
 from dppo.methods import Method
-from dppo.objective import DAPO_TOKENS, Tokens, losses, weighted_sum
+from dppo.objective import Tokens, losses, weighted_sum
 from dppo.trl.batch import MicroBatch
 
 PHASES = ("rollout", "reward", "prune", "log_probs", "forward_backward", "optimizer")
@@ -95,8 +95,6 @@ class PhaseClock:
 OF_KEPT = {"entropy", "kl", "vespo/phi_seq_mean", "aux_loss"}
 """Means over completions with a gradient, estimated by those kept and divided by the weights of the step. Others are
 shares of all tokens, or completions, of the full batch: a completion without an advantage is never clipped."""
-SHARES = {"tokens": 0, "sequences": 1}
-"""Columns of ``RankBatch.share_UB4`` by the unit of a metric; those of metrics ``OF_KEPT`` are 2 further."""
 OF_STEP = {"prune/effective_rows", "prune/tokens_trained", "prune/tokens_skipped"}
 OF_STEP |= {"rows/tokens", "rows/forwards", "rows/padded_tokens", "rows/sequence_tokens"}
 """Metrics that add up over the shares of an optimizer step."""
@@ -109,33 +107,28 @@ def of_step(metrics: Mapping[str, float], together: int) -> dict[str, float]:
 
 
 class LossMetrics:
-    """TRL's metrics of one optimizer step, or of its share of a generation: means over TRL's micro-batches.
+    """TRL's metrics of one optimizer step, or of its share of a generation, as of one micro-batch of all completions.
 
-    Each is one weighted sum, so it does not depend on how completions fall into forward passes. A share has ``calls``
-    micro-batches of TRL's, an optimizer step ``together`` shares.
+    Each is one weighted sum, so it does not depend on how completions fall into micro-batches and forward passes.
     """
 
-    def __init__(self, method: Method, calls: int, together: int = 1) -> None:
+    def __init__(self, method: Method) -> None:
         self._loss, self._constants = losses.bound(method.token_loss)
         if self._loss is losses.off_policy_masked:
             self._loss, self._constants = losses.bound(self._constants["loss"])
         of_sequences = self._loss is losses.vespo or self._constants.get("ratio") is losses.sequence_ratio
         # A value's shape does not show its unit: completions may all be one token long.
         self._unit = "sequences" if of_sequences else "tokens"
-        self._method, self._calls = method, calls
-        self._parts = calls * together if method.normaliser.name == DAPO_TOKENS.name else 1
+        self._method = method
         self._sums: dict[str, Tensor] = {}
         self._units: dict[str, str] = {}
-        self._ends_2C: Tensor | None = None
-        """Smallest share clipped from below, and negative largest from above, of a completion of each micro-batch."""
+        self._ends_2: Tensor | None = None
+        """Smallest share of a completion clipped from below, and negative largest share clipped from above."""
 
     @torch.no_grad()
-    def add(
-        self, tokens: Tokens, batch: MicroBatch, draw: int, entropy_BT: Tensor | None, router_loss: Tensor | None
-    ) -> None:
-        """Add a forward pass of the optimizer step of ``draw``. Nothing waits for the device."""
-        whole, weight = batch.rank_batch, batch.loss_weight
-        share_B4, call_B = whole.share_UB4[draw, batch.rows], whole.call_B[batch.rows]
+    def add(self, tokens: Tokens, batch: MicroBatch, entropy_BT: Tensor | None, router_loss: Tensor | None) -> None:
+        """Add a forward pass. Nothing waits for the device."""
+        weight = batch.loss_weight
         weight_B, weight_BT = weight, weight if weight.dim() == 2 else weight[:, None]
         if weight.dim() == 2:  # estimates 1 for each completion, as a whole completion's weight does
             counted_B = tokens.mask_BT.sum(1) if tokens.counted_B is None else tokens.counted_B
@@ -143,17 +136,15 @@ class LossMetrics:
         values = self._cut_off(tokens)
         if "clip_ratio/low_mean" in values:
             ends = torch.stack([values["clip_ratio/low_mean"], values["clip_ratio/high_mean"]])
-            self._add_ends(ends, tokens.mask_BT, weight_B > 0, call_B)
+            self._add_ends(ends, tokens.mask_BT, weight_B > 0)
         self._units |= dict.fromkeys(values, self._unit)
         if entropy_BT is not None:
             values["entropy"] = entropy_BT
         if self._method.beta:
             values["kl"] = self._method.kl(tokens)
         for name, value in values.items():
-            unit = self._units.setdefault(name, "tokens")
-            of_tokens = unit == "tokens"
-            value_B = (value * tokens.mask_BT * weight_BT).sum(1) if of_tokens else value[:, 0] * weight_B
-            self._add(name, value_B * share_B4[:, SHARES[unit] + 2 * (name in OF_KEPT)])
+            of_tokens = self._units.setdefault(name, "tokens") == "tokens"
+            self._add(name, value * tokens.mask_BT * weight_BT if of_tokens else value[:, 0] * weight_B)
         self._add("kept tokens", tokens.mask_BT * weight_BT)
         self._add("kept sequences", weight_B)
         if self._method.entropy_coef:  # the loss that is logged has the bonus in it
@@ -165,7 +156,7 @@ class LossMetrics:
         if router_loss is not None:
             self._units["aux_loss"] = "attended"
             self._add("aux_loss", router_loss)
-            self._add("kept attended", whole.lengths[batch.rows] * weight_B)
+            self._add("kept attended", batch.rank_batch.lengths[batch.rows] * weight_B)
 
     def _cut_off(self, tokens: Tokens) -> dict[str, Tensor]:
         """TRL's metrics of what the loss cuts off, (B, T) or (B, 1) each; empty for a loss of one's own."""
@@ -190,19 +181,17 @@ class LossMetrics:
         value = value.detach().float().sum()
         self._sums[name] = self._sums[name] + value if name in self._sums else value
 
-    def _add_ends(self, clipped_2BX: Tensor, mask_BT: Tensor, kept_B: Tensor, call_B: Tensor) -> None:
+    def _add_ends(self, clipped_2BX: Tensor, mask_BT: Tensor, kept_B: Tensor) -> None:
         share_2B = (clipped_2BX * mask_BT).sum(2) / mask_BT.sum(1).clamp(min=1)
-        share_2B = torch.stack([share_2B[0], -share_2B[1]]).masked_fill(~kept_B, torch.inf)
-        if self._ends_2C is None:
-            self._ends_2C = share_2B.new_full((2, self._calls), torch.inf)
-        self._ends_2C.scatter_reduce_(1, call_B.expand(2, -1), share_2B, "amin")
+        ends_2 = torch.stack([share_2B[0], -share_2B[1]]).masked_fill(~kept_B, torch.inf).amin(1)
+        self._ends_2 = ends_2 if self._ends_2 is None else self._ends_2.minimum(ends_2)
 
     def reduced(
-        self, accelerator: Any, unclipped_C: Tensor, *, denominator: float
+        self, accelerator: Any, full_3: Tensor, *, denominator: float
     ) -> tuple[dict[str, float], tuple[float, float]]:
         """The metrics over all ranks, and the sums of ``add_others``. All ranks call together.
 
-        ``unclipped_C`` is ``RankBatch.unclipped_UC`` of the optimizer step, ``denominator`` that of the share's loss.
+        ``full_3`` is ``RankBatch.full_U3`` of the optimizer step, and ``denominator`` that of the share's loss.
         """
         names = sorted(self._sums)
         if not names:
@@ -210,16 +199,16 @@ class LossMetrics:
         totals = accelerator.reduce(torch.stack([self._sums[name] for name in names]), reduction="sum").tolist()
         sums = dict(zip(names, totals, strict=True))
         found: dict[str, float] = {}
-        if "policy_loss" in sums:  # with a denominator over all calls TRL logs the mean of their parts
+        if "policy_loss" in sums:
             found["entropy_coef"] = self._method.entropy_coef
-            found["policy_loss"] = sums["policy_loss"] / denominator / self._parts
+            found["policy_loss"] = sums["policy_loss"] / denominator
+        full: dict[str, float] = dict(zip(("tokens", "sequences", "unclipped"), full_3.tolist(), strict=True))
         for name, unit in self._units.items():
-            weight = sums[f"kept {unit}"] if name in OF_KEPT else 1.0
+            weight = sums[f"kept {unit}"] if name in OF_KEPT else full[unit]
             found[name] = sums[name] / weight if weight > 0 else math.nan
-        if self._ends_2C is not None:
-            ends_2C = accelerator.gather(self._ends_2C[None]).amin(0)
-            # A completion that is not forwarded is not clipped.
-            ends_2C = torch.where(unclipped_C, ends_2C.clamp(max=0), ends_2C)
-            low, high = ends_2C.masked_fill(ends_2C.isinf(), torch.nan).nanmean(1).abs().tolist()
+        if self._ends_2 is not None:
+            ends_2 = accelerator.gather(self._ends_2[None]).amin(0)
+            ends_2 = ends_2.clamp(max=0) if full["unclipped"] else ends_2  # without a forward pass nothing is clipped
+            low, high = ends_2.masked_fill(ends_2.isinf(), torch.nan).abs().tolist()
             found |= {"clip_ratio/low_min": low, "clip_ratio/high_max": high}
         return found, (sums.get(OTHERS[0], 0.0), sums.get(OTHERS[1], 0.0))

@@ -28,8 +28,6 @@ def rolled_out(rank, *, keep=0.5, sampler=True, draws=2):
         advantage_B=torch.randn(SIZE, generator=rng),
         weight_UB=torch.rand(draws, SIZE, generator=rng) * (torch.rand(draws, SIZE, generator=rng) < keep),
         sizes=StepSizes(3.0, 5.0, 7.0),
-        share_UB4=torch.rand(draws, SIZE, 4, generator=rng),
-        unclipped_UC=torch.zeros(draws, 2, dtype=torch.bool),
-        call_B=torch.randint(2, (SIZE,), generator=rng),
+        full_U3=torch.ones(draws, 3),
         sampler_logp=torch.randn(completion_mask.shape, generator=rng) if sampler else None,
     )

@@ -140,8 +140,11 @@ BEHAVIOURS: dict[str, Build] = {
 
 NOT_FORWARDED = "completions without an advantage are not forwarded: it is a mean over the others"
 OF_PASSES = ("kl", "entropy", *(f"clip_ratio/{name}" for name in ("low_mean", "low_min", "high_mean", "high_max")))
+OF_STEP = "a mean over the step, and not over means of its micro-batches"
 DIFFERENT = {
     "no reference": {"entropy": NOT_FORWARDED},
+    "callbacks": dict.fromkeys(("kl", "entropy"), OF_STEP),
+    "accumulation": dict.fromkeys({*OF_PASSES, "clip_ratio/region_mean"} - {"clip_ratio/low_min"}, OF_STEP),
     # Every completion is truncated: no pass is run, and nothing is measured. TRL logs zeros.
     "masked truncation": dict.fromkeys((*OF_PASSES, "clip_ratio/region_mean"), NOT_FORWARDED),
 }

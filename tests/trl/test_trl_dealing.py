@@ -18,7 +18,7 @@ def rows_of(batch):
     for row in batch.weight_UB.sum(0).nonzero()[:, 0].tolist():
         n = batch.completion_tokens[row]
         tokens = [batch.completion_ids, batch.loss_mask, *([] if batch.sampler_logp is None else [batch.sampler_logp])]
-        own = [batch.advantage_B, batch.weight_UB.T, batch.call_B, batch.share_UB4.transpose(0, 1)]
+        own = [batch.advantage_B, batch.weight_UB.T]
         prompt = batch.prompt_ids[row, batch.prompt_mask[row].bool()].tolist()
         found.append([prompt, *(each[row, :n].tolist() for each in tokens), *(each[row].tolist() for each in own)])
     return found

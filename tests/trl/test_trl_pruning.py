@@ -46,10 +46,10 @@ def test_the_mean_over_every_draw_is_the_full_gradient(options, tiny_path, tmp_p
     assert error(tiny_path, tmp_path, **options) < 1e-6
 
 
-def of_kept(self, batch, calls, right=ForwardPasses.with_policy_mask):
+def of_kept(self, batch, place_B, calls, right=ForwardPasses.with_policy_mask):
     """A threshold over kept tokens alone."""
     kept = batch.loss_mask * (batch.weight_UB[0] > 0)[:, None]
-    return replace(batch, policy_mask=right(self, replace(batch, loss_mask=kept), calls).policy_mask)
+    return replace(batch, policy_mask=right(self, replace(batch, loss_mask=kept), place_B, calls).policy_mask)
 
 
 WRONG = {

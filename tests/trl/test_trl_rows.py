@@ -15,7 +15,6 @@ from dppo.objective.losses import Tokens
 from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo.trl.batch import fill_tokens
 from dppo.trl.forwards import ForwardPasses
-from dppo.trl.grpo import rollouts
 from dppo.trl.layouts import PaddedLayout
 from dppo.trl.metrics import LossMetrics
 from dppo.trl.rows.data import RowMetrics
@@ -160,7 +159,6 @@ def test_a_draw_may_leave_nothing(tiny_path, tmp_path):
 LATER = dict(num_iterations=2, max_steps=2, learning_rate=0.3, loss_type="grpo")
 """A second step on each generation, whose ratios are not 1."""
 SHORTER = LATER | {"beta": 0.1, "epsilon": 0.02, "shuffle_dataset": False, "learning_rate": 3e-2}
-"""The same with steps of two micro-batches of TRL's, of completions of many lengths."""
 METRICS = {
     "plain": LATER,
     "kl, corrected": LATER | {"beta": 0.1, "use_bias_correction_kl": True},
@@ -169,37 +167,35 @@ METRICS = {
     "bonus": LATER | {"entropy_coef": 0.1},
     "dapo, bonus": LATER | {"entropy_coef": 0.1, "loss_type": "dapo", "beta": 0.1},
     "cispo": LATER | {"loss_type": "cispo", "epsilon_high": 5.0},
-    "several grpo": split(SHORTER, 2),
-    "several dapo": split(SHORTER | {"loss_type": "dapo"}, 2),
-    "several sequences": split(SHORTER | {"importance_sampling_level": "sequence"}, 2),
-    "several cispo": split(SHORTER | {"loss_type": "cispo", "epsilon_high": 1.05}, 2),
-    "several vespo": split(SHORTER | {"loss_type": "vespo"}, 2),
+    "several grpo": SHORTER,
+    "several dapo": SHORTER | {"loss_type": "dapo"},
+    "several sequences": SHORTER | {"importance_sampling_level": "sequence"},
+    "several cispo": SHORTER | {"loss_type": "cispo", "epsilon_high": 1.05},
+    "several vespo": SHORTER | {"loss_type": "vespo"},
 }
 
 
-def both(path, folder, **options):
-    _, them = trl_run(path, folder, **options)
-    _, us = dppo_run(path, folder, completion_prune_rate=0.0, **options)
-    return us, them
+def ours(path, folder, options):
+    return dppo_run(path, folder, completion_prune_rate=0.0, **options)[1]
 
 
 @pytest.mark.parametrize("options", one_in(3, METRICS))
-def test_metrics_are_trls(options, tiny_path, tmp_path):
-    """Means over TRL's micro-batches: each completion counts in the one that TRL deals it to.
+def test_metrics_are_trls_of_one_micro_batch(options, tiny_path, tmp_path):
+    """A step of two micro-batches has those of one with all its completions, which are of many lengths.
 
     Without a reference completions without an advantage are not forwarded, and entropies are of the others.
     """
-    us, them = both(tiny_path, tmp_path, **options)
+    several = "epsilon" in options
+    us, (_, them) = ours(tiny_path, tmp_path, split(options, 1 + several)), trl_run(tiny_path, tmp_path, **options)
     assert compared(us, them, but=() if "beta" in options or "entropy_coef" in options else ("entropy",)) == {}
-    if "epsilon" in options:
+    if several:
         assert any(value for name in ("clip_ratio/high_max", "cispo_clip_ratio", "kl") for value in logged(them, name))
 
 
-def test_completions_in_other_micro_batches_give_other_metrics(tiny_path, tmp_path, monkeypatch):
-    """The wrong twin: equal parts in the order of the rollout, and not in that of TRL's shuffle."""
-    right = rollouts.calls_of
-    monkeypatch.setattr(rollouts, "calls_of", lambda place_N, *others: right(torch.arange(len(place_N)), *others))
-    assert {"kl", "entropy"} <= compared(*both(tiny_path, tmp_path, **METRICS["several grpo"])).keys()
+def test_means_over_micro_batches_are_other_metrics(tiny_path, tmp_path):
+    """The wrong twin is TRL's own log of two micro-batches: a short completion counts more in one of short ones."""
+    _, them = trl_run(tiny_path, tmp_path, **split(SHORTER, 2))
+    assert {"kl", "entropy"} <= compared(ours(tiny_path, tmp_path, split(SHORTER, 2)), them).keys()
 
 
 ALONE = SimpleNamespace(reduce=lambda tensor, reduction: tensor, gather=lambda tensor: tensor, device="cpu")
@@ -208,26 +204,26 @@ UNITS = 128
 
 
 def drawn_metrics(estimate, draws=200):
-    """The true mean of a metric over micro-batches of two units, and that of its estimates with one unit drawn of each.
+    """The true mean of a metric over pairs of units, and that of its estimates with one unit drawn of each pair.
 
-    The larger a unit's value the more often it is drawn; ``estimate`` is given values, weights and micro-batches.
+    The larger a unit's value the more often it is drawn; ``estimate`` is given values and weights.
     """
     rng, first_N = np.random.default_rng(0), 2 * np.arange(UNITS // 2)
     value_N = rng.uniform(0.1, 2.0, UNITS)
     prob_N = (value_N.reshape(-1, 2) / value_N.reshape(-1, 2).sum(1, keepdims=True)).ravel()
     kept_DK = [first_N + (rng.random(UNITS // 2) < prob_N[1::2]) for _ in range(draws)]
-    drawn = [[torch.from_numpy(each) for each in (value_N[kept], 1 / prob_N[kept], kept // 2)] for kept in kept_DK]
+    drawn = [[torch.from_numpy(each) for each in (value_N[kept], 1 / prob_N[kept])] for kept in kept_DK]
     return value_N.mean(), np.mean([np.mean(estimate(*parts)) for parts in drawn])
 
 
-@pytest.mark.parametrize("each", ["step", "micro-batch"])
-def test_a_metric_of_one_kept_row_in_each_micro_batch_estimates_that_of_all(each):
+@pytest.mark.parametrize("each", ["step", "pair"])
+def test_a_metric_of_one_kept_row_in_each_pair_estimates_that_of_all(each):
     """The wrong twin divides by the weights in each, which cancel: it is as if large rows were more."""
 
-    def margins(value_K, weight_K, call_K):
+    def margins(value_K, weight_K):
         kept = len(value_K)
         weight_N = torch.cat([weight_K, torch.zeros(kept)])  # a dropped row beside each kept one
-        metrics = RowMetrics(call_K.repeat(2), weight_N, [*range(kept)])
+        metrics = RowMetrics(torch.arange(kept).repeat(2), weight_N, [*range(kept)])
         metrics.add("rewards/margins", value_K, torch.ones(2 * kept), weight_K, torch.arange(kept))
         return metrics.reduced()["rewards/margins"]
 
@@ -239,22 +235,17 @@ def test_a_metric_of_one_kept_row_in_each_micro_batch_estimates_that_of_all(each
     assert found == pytest.approx(true, rel=0.03) if each == "step" else found > 1.1 * true
 
 
-def test_a_metric_of_one_kept_completion_in_each_micro_batch_estimates_that_of_all():
-    """Of tokens: the completions have two each. The wrong twin divides by what is kept of each micro-batch."""
-    method, call_N, ones_N = configured().build_method(), torch.arange(UNITS) // 2, torch.ones(UNITS)
-    completions = SimpleNamespace(tokens_N=2 * ones_N.long(), live_N=ones_N.bool())
-    plan = SimpleNamespace(counted_UN=ones_N[None].double(), advantage_N=ones_N, completions=completions)
+def test_a_metric_of_one_kept_completion_in_each_pair_estimates_that_of_all():
+    """Of tokens: the completions have two each."""
+    method = configured().build_method()
 
-    def estimate(value_K, weight_K, part_K):
-        count, like = len(value_K), torch.zeros(len(value_K), 2)
+    def estimate(value_K, weight_K):
+        like = torch.zeros(len(value_K), 2)
         tokens = Tokens(logp_BT=like, old_logp_BT=like, mask_BT=like + 1, advantage_B=like[:, 0] + 1, ref_logp_BT=None)
-        metrics = LossMetrics(method, count)
-        share_UN4, unclipped_UC = rollouts.metric_shares(plan, call_N, count)
-        whole = SimpleNamespace(share_UB4=share_UN4.float(), call_B=call_N)
-        first = 2 * part_K  # of two completions that are alike
-        batch = SimpleNamespace(rank_batch=whole, loss_weight=weight_K.float(), rows=first)
-        metrics.add(tokens, batch, 0, value_K[:, None].expand(-1, 2).float(), None)
-        return metrics.reduced(ALONE, unclipped_UC[0], denominator=1.0)[0]["entropy"]
+        metrics, batch = LossMetrics(method), SimpleNamespace(loss_weight=weight_K.float())
+        metrics.add(tokens, batch, value_K[:, None].expand(-1, 2).float(), None)
+        full_3 = torch.tensor([2.0 * UNITS, UNITS, 0.0])
+        return metrics.reduced(ALONE, full_3, denominator=1.0)[0]["entropy"]
 
     true, found = drawn_metrics(estimate)
     assert found == pytest.approx(true, rel=0.03)
@@ -266,8 +257,10 @@ def test_metrics_of_a_step_are_of_all_the_generations_it_takes_parts_of(tiny_pat
     options = dict(loss_type="dapo", entropy_coef=1e-4, beta=0.1, learning_rate=0.0, shuffle_dataset=False, max_steps=2)
     found = {}
     for steps in (4, 2, 1):
-        us, them = both(tiny_path, tmp_path, **split(options, 4) | {"steps_per_generation": steps})
-        assert logged(us, "policy_loss") == pytest.approx(logged(them, "policy_loss"), rel=1e-4)
+        several = split(options, 4) | {"steps_per_generation": steps}
+        us, (_, them) = ours(tiny_path, tmp_path, several), trl_run(tiny_path, tmp_path, **several)
+        parts = [4 * mean for mean in logged(them, "policy_loss")]  # TRL logs the mean of the parts of micro-batches
+        assert logged(us, "policy_loss") == pytest.approx(parts, rel=1e-4)
         found[steps] = [logged(us, name)[0] for name in ("rows/tokens", "prune/tokens_trained")]
     assert found[4] == pytest.approx(found[2], rel=0.02) and found[4] == pytest.approx(found[1], rel=0.05)
 

@@ -19,6 +19,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from dppo.trl import DPPOConfig, DPPOTrainer
 from dppo.trl.grpo import rollouts
+from dppo.trl.metrics import LossMetrics
 from dppo.verification.enumerate import enumerated, every_way
 
 TOLERANCE = 1e-5
@@ -110,12 +111,12 @@ def full_and_mean(trainer, *, changed=lambda plan: plan):
     def gradient(tape):
         plan = changed(trainer.session.plan(prompts, everything, streams=lambda *_: tape))
         new = replace(generated, prompt_ids=generated.prompt_ids.clone())  # passes are laid out once in a generation
-        batch = rollouts.rank_batch(new, plan, trainer.accelerator, 1)
-        batch = trainer.forwards.with_log_probs(trainer.forwards.with_policy_mask(batch, 1))
+        batch = rollouts.rank_batch(new, plan, rank=0)
+        batch = trainer.forwards.with_log_probs(trainer.forwards.with_policy_mask(batch, new.place_B, 1))
         (call,), _ = trainer.forwards.calls(batch.cut(slice(0, 1)), batch.weight_UB[0], 1)
         trainer.model.zero_grad()
         for each in call:
-            trainer._micro_batch_loss(trainer.model, each, 0, trainer._no_metrics()).backward()
+            trainer._micro_batch_loss(trainer.model, each, 0, LossMetrics(trainer.method)).backward()
         parameters = dict(trainer.model.named_parameters())
         return {name: torch.zeros_like(p) if p.grad is None else p.grad.clone() for name, p in parameters.items()}
 

@@ -4,7 +4,6 @@ Kept rows move between ranks, with their weights, until all ranks have about equ
 are sums over ranks, so that changes only the order of a sum. (A router loss balances each pass by itself, as in TRL.)
 """
 
-import itertools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -60,26 +59,11 @@ def rolled_out(generated: GeneratedBatch, rewards: Rewards, accelerator: Any, *,
     )
 
 
-def calls_of(place_N: Tensor, process_N: Tensor, share_UN: Tensor, calls: int) -> Tensor:
-    """(N,) int64 TRL's micro-batch of each completion: equal parts of a rank's share of a step, in TRL's order.
-
-    ``place_N`` are places in the order of the rank ``process_N`` that rolled the completion out.
-    """
-    call_N = torch.zeros_like(place_N)
-    for share_N, process in itertools.product(share_UN, process_N.unique()):
-        here = (share_N & (process_N == process)).nonzero()[:, 0]
-        here = here[place_N[here].argsort()]
-        call_N[here] = torch.arange(len(here)) * calls // max(len(here), 1)
-    return call_N
-
-
-def rank_batch(generated: GeneratedBatch, plan: StepPlan, accelerator: Any, calls: int) -> RankBatch:
-    """The batch of one rank before any forward pass; all ranks call together."""
-    rank, size = accelerator.process_index, len(generated.completion_ids)
-    here, device = slice(rank * size, (rank + 1) * size), generated.loss_mask.device
-    place_N = accelerator.gather(generated.place_B).cpu()
-    call_N = calls_of(place_N, torch.arange(len(place_N)) // size, plan.share_UN, calls)
-    share_UN4, unclipped_UC = metric_shares(plan, call_N, calls)
+def rank_batch(generated: GeneratedBatch, plan: StepPlan, rank: int) -> RankBatch:
+    """The batch of one rank before any forward pass."""
+    size, device = len(generated.completion_ids), generated.loss_mask.device
+    here, tokens_N = slice(rank * size, (rank + 1) * size), plan.completions.tokens_N
+    counts_N3 = torch.stack([tokens_N, torch.ones_like(tokens_N), (plan.advantage_N == 0) & (tokens_N > 0)], 1)
     lengths = [draw.length_N[here] for draw in plan.token_draws]
     weights = [draw.weight_NT[here, : generated.loss_mask.shape[1]] for draw in plan.token_draws]
     return RankBatch(
@@ -87,31 +71,10 @@ def rank_batch(generated: GeneratedBatch, plan: StepPlan, accelerator: Any, call
         sizes=plan.sizes,
         advantage_B=plan.advantage_N[here].to(device, torch.float32),
         weight_UB=plan.weight_UN[:, here].to(device, torch.float32),
-        share_UB4=share_UN4[:, here].to(device, torch.float32),
-        unclipped_UC=unclipped_UC.to(device),
-        call_B=call_N[here].to(device),
+        full_U3=(plan.counted_UN @ counts_N3.double()).float(),
         length_UB=torch.stack(lengths).to(device) if lengths else None,
         token_weight_UBT=torch.stack(weights).to(device, torch.float32) if weights else None,
     )
-
-
-def metric_shares(plan: StepPlan, call_N: Tensor, calls: int) -> tuple[Tensor, Tensor]:
-    """(U, N, 4) ``share_UB4`` of all completions, and (U, C) ``unclipped_UC``, for ``calls`` micro-batches.
-
-    Means over completions with a gradient leave out a micro-batch that has tokens and no such completion: nothing is
-    known of it. A micro-batch without tokens counts as 0, as in TRL.
-    """
-    tokens_N, live_N = plan.completions.tokens_N, plan.completions.live_N
-    call_NC = F.one_hot(call_N, calls).double()
-    counts_N4 = torch.stack([tokens_N, torch.ones_like(tokens_N), tokens_N * live_N, live_N], 1).double()
-    total_U4C = torch.einsum("un,nk,nc->ukc", plan.counted_UN, counts_N4, call_NC)
-    known_U4C = (total_U4C > 0) | (total_U4C[:, :1] == 0)
-    known_U4C[:, :2] = True
-    share_U4C = torch.where(total_U4C > 0, 1 / total_U4C, 0.0) / known_U4C.sum(2, keepdim=True).clamp(min=1)
-    # Their sums are divided by the weights that are kept, in all rather than in each micro-batch.
-    share_U4C[:, 2:] *= total_U4C[:, 2:].sum(2, keepdim=True)
-    unclipped_N = ((plan.advantage_N == 0) & (tokens_N > 0)).double()
-    return share_U4C[:, :, call_N].transpose(1, 2), plan.counted_UN * unclipped_N @ call_NC > 0
 
 
 def gathered_order(groups: Sequence[int], processes: int) -> Tensor:
@@ -128,8 +91,7 @@ NOWHERE = -1
 AXES = {
     **dict.fromkeys(("prompt_ids", "prompt_mask"), "BP"),
     **dict.fromkeys(("completion_ids", "completion_mask", "loss_mask", "sampler_logp", "policy_mask"), "BT"),
-    **{"advantage_B": "B", "call_B": "B", "weight_UB": "UB", "length_UB": "UB", "share_UB4": "UB4"},
-    **{"token_weight_UBT": "UBT", "pictures": "B"},
+    **{"advantage_B": "B", "weight_UB": "UB", "length_UB": "UB", "token_weight_UBT": "UBT", "pictures": "B"},
 }
 """Axes of the fields with a value for each row: optimizer steps U, rows B, tokens of a prompt P and a completion T."""
 

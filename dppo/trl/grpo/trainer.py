@@ -157,7 +157,7 @@ class DPPOTrainer(GRPOHooks):
         """The generation that is trained on; None before the first."""
         self._dealt: list[list[MicroBatch]] = []
         """Forward passes of the optimizer step in progress, by call of the loss."""
-        self.calls, self._loss_metrics = 0, self._no_metrics()
+        self.calls, self._loss_metrics = 0, LossMetrics(self.method)
         self.forwards.correction_metrics = CorrectionMetrics()
 
     def next_inputs(self, examples: list[dict[str, Any]]) -> dict[str, Any]:
@@ -191,9 +191,9 @@ class DPPOTrainer(GRPOHooks):
             plan = self._plan(prompts, generated)
             if self.method.rounds is None:  # TRL's table has the rounds in another order
                 self.show_advantages(plan.advantage_N)
-            ours = rollouts.rank_batch(generated, plan, self.accelerator, self.schedule.calls)
+            ours = rollouts.rank_batch(generated, plan, self.accelerator.process_index)
             with self.clock("log_probs"):
-                ours = self.forwards.with_policy_mask(ours, self.schedule.calls)
+                ours = self.forwards.with_policy_mask(ours, generated.place_B, self.schedule.calls)
             shares_prompts = self.forwards.layout.shares_prompts
             batch = rollouts.over_ranks(ours, plan, self.accelerator, shares_prompts=shares_prompts)
             scored, trained = unpruned_passes(self.forwards, ours, plan, self.accelerator.process_index)
@@ -263,15 +263,12 @@ class DPPOTrainer(GRPOHooks):
             return
         batch = self.in_use.batch
         denominator = batch.sizes.denominator / self.schedule.passes.shares
-        found, others = self._loss_metrics.reduced(self.accelerator, batch.unclipped_UC[draw], denominator=denominator)
+        found, others = self._loss_metrics.reduced(self.accelerator, batch.full_U3[draw], denominator=denominator)
         self.add_metrics(found)
         if draw == 0 and self.forwards.correction is not None:
             self.add_metrics(self.forwards.correction_metrics.reduced(self.accelerator))
         self.add_metrics(self.session.observe_terms(*others))
-        self._loss_metrics = self._no_metrics()
-
-    def _no_metrics(self) -> LossMetrics:
-        return LossMetrics(self.method, self.schedule.calls, self.schedule.together)
+        self._loss_metrics = LossMetrics(self.method)
 
     def _micro_batch_loss(self, model: Any, batch: MicroBatch, draw: int, metrics: LossMetrics) -> Tensor:
         """() a micro-batch's part of the loss; those of all calls and ranks add up to the step's."""
@@ -283,7 +280,7 @@ class DPPOTrainer(GRPOHooks):
         sampler, ratio = tokens.sampler_logp_BT, tokens.correction_B1
         if draw == 0 and sampler is not None and ratio is not None and not batch.idle:
             self.forwards.correction_metrics.add(logp.detach(), sampler, ratio, tokens.mask_BT)
-        metrics.add(tokens, batch, draw, entropy, router)
+        metrics.add(tokens, batch, entropy, router)
         if self.method.beta or self.method.entropy_coef:
             scale = whole.sizes.denominator / max(whole.sizes.tokens, 1.0)
             metrics.add_others(other_terms(self.method, tokens, batch.loss_weight, entropy, entropy_scale=scale))
