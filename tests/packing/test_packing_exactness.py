@@ -224,7 +224,7 @@ def a_wider_window(setting, batch):
         (a_wider_window, Setting("gemma3")),
         (a_wider_window, Setting("qwen3-window")),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", str(value)),
 )
 def test_wrong_layouts_are_far_above_the_bars(wrong, setting):
     batch = make_batch()
