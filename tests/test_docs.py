@@ -115,6 +115,14 @@ def test_the_readmes_trainer_takes_those_arguments():
     assert given["DPPOTrainer"] <= known
 
 
+def test_tests_that_pages_name_are_there():
+    """Pages about proofs name the test of each claim."""
+    pages = (ROOT / "docs").glob("*.md")
+    named = {name for page in pages for name in re.findall(r"`(test_\w+)`", page.read_text(encoding="utf-8"))}
+    files = [file for folder in ("tests", "tests_verl") for file in (ROOT / folder).rglob("test_*.py")]
+    assert named and named <= {name for file in files for name in re.findall(r"def (test_\w+)", file.read_text())}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_and_imports_of_a_page_are_there(page):
     links = re.findall(r"\]\((?!http)([^)#]+)", page.read_text())
