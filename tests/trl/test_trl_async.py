@@ -379,6 +379,21 @@ def test_a_state_of_other_prompts_and_a_damaged_one_are_refused(tiny_path, tmp_p
 # -- what is refused --------------------------------------------------------------------------------------------------
 
 
+def test_prompts_are_pruned_with_their_probabilities(tiny_path, tmp_path, monkeypatch):
+    options = {"per_device_train_batch_size": 16, "prompt_prune_rate": 0.4, "loss_type": "dr_grpo", "max_steps": 12}
+    found, original = [], steps.planned
+
+    def record(*args):
+        plan, completions = original(*args)
+        found.append(plan.prompts)
+        return plan, completions
+
+    monkeypatch.setattr(steps, "planned", record)
+    ours(tiny_path, tmp_path, ScriptedWorker(flat=range(5)), **options).train()
+    assert min(len(each.row_Q) for each in found) < 8  # fewer are rolled out once there is a history
+    assert all(bool((each.prob_Q * each.draw.weight_N[each.draw.keep_N] - 1).abs().max() < 1e-9) for each in found)
+
+
 REFUSED = {
     "router": ({"router_aux_loss_coef": 0.1}, "router_aux_loss_coef"),
     "objective": ({"method": "gspo"}, "token_loss"),

@@ -2,6 +2,7 @@
 
 import threading
 from contextlib import nullcontext
+from importlib import import_module
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from trl.experimental.async_grpo.async_grpo_trainer import AsyncGRPOTrainer
 from trl_gradients import dppo_run, gradients
 
 from dppo.errors import ConfigError, DataError, RewardError
-from dppo.hooked import changed, write_fingerprints
+from dppo.hooked import changed, fingerprint, write_fingerprints
 from dppo.pruning import advantage_with_length
 from dppo.trl import DPPOConfig, DPPODPOConfig, DPPOSFTConfig, DPPOTrainer
 from dppo.trl.served import HOOKED, check_trl_version
@@ -219,6 +220,15 @@ def test_a_newer_trl_is_decided_by_its_methods(monkeypatch, experimental):
     for version in ("1.17.0", "1.17.0.dev0"):  # a development build is newer too
         with refused(ConfigError, f"{owner.__name__}.{name}"):
             check_trl_version(version, experimental=experimental)
+
+
+def test_comments_and_blank_lines_are_no_change(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    found = {}
+    for name, body in {"plain": "return 1", "commented": "# a number\n\n    return 1", "other": "return 2"}.items():
+        (tmp_path / f"{name}_body.py").write_text(f"def one():\n    {body}\n")
+        found[name] = fingerprint(import_module(f"{name}_body").one)
+    assert found["plain"] == found["commented"] != found["other"]
 
 
 def test_the_fingerprints_are_of_the_installed_trl(tmp_path, monkeypatch):
