@@ -1,6 +1,7 @@
 """Rows that move between ranks: every kept one is trained once, as it was, and no rank has much more than another."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dppo.rng import Purpose, torch_generator
-from dppo.trl.grpo.rollouts import NOWHERE, dealt, ranks_of_rows
+from dppo.trl.batch import Padded
+from dppo.trl.grpo.rollouts import NOWHERE, GeneratedBatch, dealt, rank_batch, ranks_of_rows
 
 
 def rows_of(batch):
@@ -74,3 +76,20 @@ def test_no_rank_has_much_more_than_the_mean(seed, ranks):
     cost_N = (completion_N + prompt_N) * (weight_UN > 0).sum(0)
     cost_R = torch.stack([cost_N[rank_N == rank].sum() for rank in range(ranks)]).double()
     assert cost_R.max() <= cost_R.mean() + cost_N.max()
+
+
+def test_sizes_of_the_full_batch_are_of_each_step_and_count_prompts_that_were_not_rolled_out():
+    """By hand: tokens, completions, and those with tokens and no advantage. A completion stands for 2, 1 or 3."""
+    whole = rolled_out(0)
+    padded = {each.name: getattr(whole, each.name) for each in fields(Padded)}
+    generated = GeneratedBatch(**padded, reward_NF=torch.zeros(SIZE, 1), place_B=torch.arange(SIZE))
+    counted_UN = torch.tensor([[2, 2, 0, 0, 1, 0], [0, 0, 1, 1, 0, 3]], dtype=torch.float64)
+    plan = SimpleNamespace(
+        completions=SimpleNamespace(tokens_N=torch.tensor([2, 0, 3, 1, 4, 5])),
+        advantage_N=torch.tensor([0, 0, 1, -1, 0, 2], dtype=torch.float64),
+        counted_UN=counted_UN,
+        weight_UN=counted_UN,
+        token_draws=(),
+        sizes=whole.sizes,
+    )
+    assert rank_batch(generated, plan, rank=0).full_U3.tolist() == [[8, 5, 3], [19, 5, 0]]

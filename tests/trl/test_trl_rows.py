@@ -163,15 +163,17 @@ METRICS = {
     "plain": LATER,
     "kl, corrected": LATER | {"beta": 0.1, "use_bias_correction_kl": True},
     "delta below the upper bound": LATER | {"delta": 1.1, "epsilon_high": 0.28},
-    "delta above it": LATER | {"delta": 1.5},
     "bonus": LATER | {"entropy_coef": 0.1},
     "dapo, bonus": LATER | {"entropy_coef": 0.1, "loss_type": "dapo", "beta": 0.1},
+    "delta above it": LATER | {"delta": 1.5},
     "cispo": LATER | {"loss_type": "cispo", "epsilon_high": 5.0},
-    "several grpo": SHORTER,
-    "several dapo": SHORTER | {"loss_type": "dapo"},
-    "several sequences": SHORTER | {"importance_sampling_level": "sequence"},
-    "several cispo": SHORTER | {"loss_type": "cispo", "epsilon_high": 1.05},
-    "several vespo": SHORTER | {"loss_type": "vespo"},
+}
+SEVERAL = {
+    "dapo, bonus": SHORTER | {"loss_type": "dapo", "entropy_coef": 0.1},
+    "grpo": SHORTER,
+    "sequences": SHORTER | {"importance_sampling_level": "sequence"},
+    "cispo": SHORTER | {"loss_type": "cispo", "epsilon_high": 1.05},
+    "vespo": SHORTER | {"loss_type": "vespo"},
 }
 
 
@@ -180,16 +182,18 @@ def ours(path, folder, options):
 
 
 @pytest.mark.parametrize("options", one_in(3, METRICS))
-def test_metrics_are_trls_of_one_micro_batch(options, tiny_path, tmp_path):
-    """A step of two micro-batches has those of one with all its completions, which are of many lengths.
-
-    Without a reference completions without an advantage are not forwarded, and entropies are of the others.
-    """
-    several = "epsilon" in options
-    us, (_, them) = ours(tiny_path, tmp_path, split(options, 1 + several)), trl_run(tiny_path, tmp_path, **options)
+def test_metrics_are_trls(options, tiny_path, tmp_path):
+    """Without a reference completions without an advantage are not forwarded, and entropies are of the others."""
+    us, (_, them) = ours(tiny_path, tmp_path, options), trl_run(tiny_path, tmp_path, **options)
     assert compared(us, them, but=() if "beta" in options or "entropy_coef" in options else ("entropy",)) == {}
-    if several:
-        assert any(value for name in ("clip_ratio/high_max", "cispo_clip_ratio", "kl") for value in logged(them, name))
+
+
+@pytest.mark.parametrize("options", one_in(3, SEVERAL))
+def test_metrics_of_two_micro_batches_are_trls_of_one(options, tiny_path, tmp_path):
+    """Completions are of many lengths."""
+    us, (_, them) = ours(tiny_path, tmp_path, split(options, 2)), trl_run(tiny_path, tmp_path, **options)
+    assert compared(us, them) == {}
+    assert any(value for name in ("clip_ratio/high_max", "cispo_clip_ratio", "kl") for value in logged(them, name))
 
 
 def test_means_over_micro_batches_are_other_metrics(tiny_path, tmp_path):
@@ -203,17 +207,18 @@ ALONE = SimpleNamespace(reduce=lambda tensor, reduction: tensor, gather=lambda t
 UNITS = 128
 
 
-def drawn_metrics(estimate, draws=200):
+def drawn_metrics(estimate, of=np.asarray, draws=200):
     """The true mean of a metric over pairs of units, and that of its estimates with one unit drawn of each pair.
 
-    The larger a unit's value the more often it is drawn; ``estimate`` is given values and weights.
+    The larger a unit's value the more often it is drawn; the metric is a mean ``of`` values. ``estimate`` is given
+    values and weights.
     """
     rng, first_N = np.random.default_rng(0), 2 * np.arange(UNITS // 2)
     value_N = rng.uniform(0.1, 2.0, UNITS)
     prob_N = (value_N.reshape(-1, 2) / value_N.reshape(-1, 2).sum(1, keepdims=True)).ravel()
     kept_DK = [first_N + (rng.random(UNITS // 2) < prob_N[1::2]) for _ in range(draws)]
     drawn = [[torch.from_numpy(each) for each in (value_N[kept], 1 / prob_N[kept])] for kept in kept_DK]
-    return value_N.mean(), np.mean([np.mean(estimate(*parts)) for parts in drawn])
+    return of(value_N).mean(), np.mean([np.mean(estimate(*parts)) for parts in drawn])
 
 
 @pytest.mark.parametrize("each", ["step", "pair"])
@@ -235,19 +240,24 @@ def test_a_metric_of_one_kept_row_in_each_pair_estimates_that_of_all(each):
     assert found == pytest.approx(true, rel=0.03) if each == "step" else found > 1.1 * true
 
 
-def test_a_metric_of_one_kept_completion_in_each_pair_estimates_that_of_all():
-    """Of tokens: the completions have two each."""
+OF_VALUES = {"entropy": np.asarray, "clip_ratio/high_mean": lambda value: value > 1}
+
+
+@pytest.mark.parametrize("name", OF_VALUES)
+def test_a_metric_of_one_kept_completion_in_each_pair_estimates_that_of_all(name):
+    """Of tokens: the completions have two each, and are clipped if their value is above 1."""
     method = configured().build_method()
 
     def estimate(value_K, weight_K):
         like = torch.zeros(len(value_K), 2)
-        tokens = Tokens(logp_BT=like, old_logp_BT=like, mask_BT=like + 1, advantage_B=like[:, 0] + 1, ref_logp_BT=None)
+        old = like - (value_K > 1).float()[:, None]
+        tokens = Tokens(logp_BT=like, old_logp_BT=old, mask_BT=like + 1, advantage_B=like[:, 0] + 1, ref_logp_BT=None)
         metrics, batch = LossMetrics(method), SimpleNamespace(loss_weight=weight_K.float())
         metrics.add(tokens, batch, value_K[:, None].expand(-1, 2).float(), None)
         full_3 = torch.tensor([2.0 * UNITS, UNITS, 0.0])
-        return metrics.reduced(ALONE, full_3, denominator=1.0)[0]["entropy"]
+        return metrics.reduced(ALONE, full_3, denominator=1.0)[0][name]
 
-    true, found = drawn_metrics(estimate)
+    true, found = drawn_metrics(estimate, OF_VALUES[name])
     assert found == pytest.approx(true, rel=0.03)
 
 
