@@ -74,7 +74,7 @@ def biased(method: Method) -> str:
 def table() -> str:
     """One row for each group of methods."""
     rows, listed = [HEADINGS, tuple("---" for _ in HEADINGS)], sorted(name for names in GROUPS for name in names)
-    assert listed == sorted(METHODS), f"not in one row each: {set(METHODS) ^ {*listed} or listed}"
+    assert listed == sorted(METHODS), f"GROUPS must have each method once; not so: {set(METHODS) ^ {*listed} or listed}"
     for names, purpose in GROUPS.items():
         methods = [METHODS[name] for name in names]
         (prunes,) = {dropped(method) for method in methods}

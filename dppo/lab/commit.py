@@ -1,4 +1,4 @@
-"""The commit of the running copy of this library. Builds import this file: nothing here needs another package."""
+"""The commit of the running copy of this library. It imports the standard library only, because builds import it."""
 
 import subprocess
 from pathlib import Path

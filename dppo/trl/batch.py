@@ -56,8 +56,8 @@ class RankBatch(Padded):
     sizes: StepSizes
     """Sizes of the full batch of all ranks, before anything was dropped."""
     full_U3: Tensor
-    """(U, 3) float32 tokens, completions, and completions with tokens and without an advantage that the full batch has
-    in each optimizer step."""
+    """(U, 3) float32 sizes of the full batch in each optimizer step, estimated if prompts were not rolled out: tokens,
+    completions, and completions that have tokens but no advantage."""
     old_logp: Tensor | None = None
     """(B, T) under the policy that generated, for rows that later draws keep; None with one draw."""
     ref_logp: Tensor | None = None

@@ -107,7 +107,7 @@ def of_step(metrics: Mapping[str, float], together: int) -> dict[str, float]:
 
 
 class LossMetrics:
-    """TRL's metrics of one optimizer step, or of its share of a generation, as of one micro-batch of all completions.
+    """TRL's metrics of one optimizer step, or of the share of a generation in it, as if TRL had one micro-batch.
 
     Each is one weighted sum, so it does not depend on how completions fall into micro-batches and forward passes.
     """
@@ -208,7 +208,7 @@ class LossMetrics:
             found[name] = sums[name] / weight if weight > 0 else math.nan
         if self._ends_2 is not None:
             ends_2 = accelerator.gather(self._ends_2[None]).amin(0)
-            ends_2 = ends_2.clamp(max=0) if full["unclipped"] else ends_2  # without a forward pass nothing is clipped
+            ends_2 = ends_2.clamp(max=0) if full["unclipped"] else ends_2  # one that is not forwarded is not clipped
             low, high = ends_2.masked_fill(ends_2.isinf(), torch.nan).abs().tolist()
             found |= {"clip_ratio/low_min": low, "clip_ratio/high_max": high}
         return found, (sums.get(OTHERS[0], 0.0), sums.get(OTHERS[1], 0.0))

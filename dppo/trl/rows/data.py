@@ -131,8 +131,8 @@ class RowBatch(RankBatch):
             "weight_UB": weight_B.float()[None],
             "row_tokens_B": row_tokens_B.float(),
         }
-        unused = torch.ones(1, len(sequences))  # factors of the loss are known by row, and no denominator is needed
-        batch |= {"advantage_B": unused[0], "full_U3": unused}
+        # Not used: factors of the loss are known by row, and no denominator is needed.
+        batch |= {"advantage_B": torch.ones(len(sequences)), "full_U3": torch.ones(1, 3)}
         placed: dict[str, Any] = {name: tensor.to(device) for name, tensor in batch.items()}
         return cls(**placed, sizes=StepSizes(1.0, 1.0))
 
