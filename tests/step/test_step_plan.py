@@ -114,10 +114,8 @@ def test_the_rates_of_a_step_follow_the_share_of_training_done():
 
 def test_a_flat_group_has_no_signal_whatever_the_score():
     """With the uniform score it was 2.0 in one of five copies of the step, the root of its four completions."""
-    method, flat = (
-        replace(GRPO, completions=Pruning(score=uniform_score)),
-        of_groups(torch.tensor([[0.3] * 4, [0, 1, 0, 0]])),
-    )
+    method = replace(GRPO, completions=Pruning(score=uniform_score))
+    flat = of_groups(torch.tensor([[0.3] * 4, [0, 1, 0, 0]]))
     plan = plan_of(method, **flat)
     assert plan.signal_Q.tolist() == signals(method, flat["given"], CONTEXT).tolist() == [0.0, 2.0]
     forwarded = plan_of(method, **flat, live=lambda a_N: torch.ones_like(a_N).bool())

@@ -271,10 +271,12 @@ def test_older_checkpoints_go_when_the_new_one_is_on_the_disk(tiny_path, tmp_pat
         done.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")))
         flush(descriptor)
 
+    def rotated(*args, **given):
+        done.append("rotated")
+        rotate(*args, **given)
+
     monkeypatch.setattr(os, "fsync", flushed)
-    monkeypatch.setattr(
-        loop, "rotate_checkpoints", lambda *args, **given: (done.append("rotated"), rotate(*args, **given))
-    )
+    monkeypatch.setattr(loop, "rotate_checkpoints", rotated)
     trainer(tiny_path, tmp_path, max_steps=2, save_total_limit=1).train()
     assert [path.name for path in tmp_path.glob("checkpoint-*")] == ["checkpoint-2"]
     folder, last = tmp_path / "checkpoint-2", done[done.index("rotated") + 1 :]
@@ -288,11 +290,9 @@ def test_older_checkpoints_go_when_the_new_one_is_on_the_disk(tiny_path, tmp_pat
 
 def test_a_checkpoint_is_complete_only_at_its_end_in_a_second_try_too(tiny_path, tmp_path, monkeypatch):
     """Files of equal length, half of them new: with the list of the first try it is complete."""
-    made, folder, before = (
-        trainer(tiny_path, tmp_path, max_steps=2),
-        tmp_path / "checkpoint-2",
-        tmp_path / "checkpoint-1",
-    )
+    made = trainer(tiny_path, tmp_path, max_steps=2)
+    folder = tmp_path / "checkpoint-2"
+    before = tmp_path / "checkpoint-1"
     made.train()
     save = partial(made._save_checkpoint, made.model, None)
     assert latest_checkpoint(tmp_path) == folder and not find_faults(folder)

@@ -53,7 +53,12 @@ def made(tmp_path_factory):
 def batches(monkeypatch):
     """Batches of each generation, before completions move."""
     found, batch_of = [], rollouts.rank_batch
-    monkeypatch.setattr(rollouts, "rank_batch", lambda *given: found.append(batch_of(*given)) or found[-1])
+
+    def keep(*given):
+        found.append(batch_of(*given))
+        return found[-1]
+
+    monkeypatch.setattr(rollouts, "rank_batch", keep)
     return found
 
 

@@ -90,10 +90,8 @@ def ran(path: str, folder: str, name: str, **options) -> dict:
 
 
 def often(path: str, folder: str) -> dict:
-    found, run = (
-        {loss: against_trl(path, folder, loss_type=loss) for loss in ("dapo", "grpo")},
-        partial(ran, path, folder),
-    )
+    found = {loss: against_trl(path, folder, loss_type=loss) for loss in ("dapo", "grpo")}
+    run = partial(ran, path, folder)
     rates = dict(prompt_prune_rate=0.5, completion_prune_rate=0.5, loss_type="grpo", max_steps=6)
     found["pruned"] = run("pruned", **rates)
     found["no rows"] = run("no rows", reward=constant, max_steps=2)

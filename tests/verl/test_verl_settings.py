@@ -261,10 +261,8 @@ def own(tmp_path, monkeypatch):
 
 
 def test_the_pruning_of_a_method_of_ones_own_is_used_as_it_is():
-    mine, found = (
-        method_named("own_of_verl:mine"),
-        method("own_of_verl:mine", mode="seq-mean-token-sum-norm", penalty=0.2),
-    )
+    mine = method_named("own_of_verl:mine")
+    found = method("own_of_verl:mine", mode="seq-mean-token-sum-norm", penalty=0.2)
     assert (found.completions, found.prompts, found.name) == (mine.completions, mine.prompts, "mine")
     assert found.normaliser is NORMALISERS["seq-mean-token-sum-norm"] and found.beta == 0.2
     settings = read_settings({"method": "own_of_verl:mine"})
