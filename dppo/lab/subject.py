@@ -17,7 +17,8 @@ from dppo.methods import METHODS, Method
 from dppo.objective import DR_GRPO, group_advantages
 from dppo.pruning import absolute_advantage, advantage_with_length, uncertainty
 from dppo.rng import Purpose, generator
-from dppo.step import RolledOut, signals
+from dppo.step import RolledOut, completions_of
+from dppo.step.records import scores, signals_of
 from dppo.types import Candidates, Rewards
 from dppo.verification.subject import Subject, history_of, known_after, lengths, log_probs, trained_parameters
 
@@ -103,6 +104,12 @@ def frozen_subject(
         max_tokens=sampling.max_new_tokens,
         temperature=sampling.temperature,
     )
+
+
+def signals(method: Method, rolled_out: RolledOut, context: StepContext) -> Tensor:
+    """(Q,) float64 estimate of the gradient norm of each group: the root of the sum of its squared scores."""
+    completions = completions_of(method, rolled_out, context)
+    return signals_of(scores(method, completions), completions.group_N)
 
 
 def candidates_after(made: RolledOut, method: Method = TOKEN_SUM, context: StepContext = NOTHING_KNOWN) -> Candidates:

@@ -222,12 +222,6 @@ def completions_of(
     )
 
 
-def signals(method: Method, rolled_out: RolledOut, context: StepContext) -> Tensor:
-    """(Q,) float64 estimate of the gradient norm of each group: the root of the sum of its squared scores."""
-    completions = completions_of(method, rolled_out, context)
-    return signals_of(scores(method, completions), completions.group_N)
-
-
 def scores(method: Method, completions: Completions) -> Tensor:
     """(N,) float64 estimate of each completion's gradient norm, any unit; 0 without a gradient."""
     # ``method.live``, not the caller's ``live``: a completion that is forwarded for its metrics still has no signal.

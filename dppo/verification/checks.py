@@ -51,20 +51,10 @@ TOKEN_LEVELS = {
 FAILURE_RATE = 1e-4
 """Chance that a build without faults fails any of the checks that draw."""
 
-BIAS = "relative bias"
-SQUARED = "squared bias"
-DIFFERENCE = "difference"
-NATS = "nats"
-DEVIATION = "deviation"
-LAYERS = "layers"
-LEGEND = {
-    BIAS: "|E[pruned gradient] - full gradient| / |full gradient|, over every outcome of the draws, in float64",
-    SQUARED: "the square of it, estimated from draws: about 0 give or take its standard error where there is no bias",
-    DIFFERENCE: "|gradient - expected| / |expected| in float32; for TRL, that of the loss too if it is larger",
-    NATS: "largest difference of a token's log-probability between dense rows and padding, in float32",
-    LAYERS: "layers with a sliding window in padding alone",
-    DEVIATION: "largest distance of an inclusion frequency from its stated probability, in standard deviations",
-}
+BIAS, SQUARED, DIFFERENCE = "relative bias", "squared bias", "difference"
+NATS, LAYERS, DEVIATION = "nats", "layers", "deviation"
+UNITS = (BIAS, SQUARED, DIFFERENCE, NATS, LAYERS, DEVIATION)
+"""Units of the numbers; ``dppo verify`` prints the meaning of each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,7 +35,7 @@ def test_the_real_code_passes_every_check(subject, monkeypatch):
     assert len(told) == 6 and failed(report) == []
     numbers = [check.name[0] for check in report]
     assert numbers == sorted(numbers) and set(numbers) == set("12345")
-    assert {check.what.split(" +-")[0] for check in report} == {*checks.LEGEND, "draws"}
+    assert {check.what.split(" +-")[0] for check in report} == {*checks.UNITS, "draws"}
     for check in report:
         assert check.passed == (check.figure > check.bound if "control" in check.name else check.figure <= check.bound)
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dppo.lab.subject import remembered
+from dppo.lab.subject import remembered, signals
 from dppo.methods import Method
 from dppo.pruning import (
     MomentSamples,
@@ -26,7 +26,6 @@ from dppo.pruning import (
 from dppo.pruning.ceiling import FEWEST
 from dppo.pruning.designs import effective_sample_size
 from dppo.rng import Purpose, generator
-from dppo.step import signals
 from dppo.types import Completions, Draw
 from dppo.verification.controls import top_of_live
 from dppo.verification.draws import full_batch
