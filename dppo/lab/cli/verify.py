@@ -28,7 +28,7 @@ SECTIONS = {
     "4": "4 Rows are kept with the stated probabilities",
     "5": "5 Controls: known to be wrong, so they pass above the bound",
 }
-UNITS = {
+MEANINGS = {
     "relative bias": "|E[pruned gradient] - full gradient| / |full gradient|, over every outcome of the draws, float64",
     "squared bias": "the square of it, estimated from draws: about 0 give or take its standard error without a bias",
     "difference": "|gradient - expected| / |expected| in float32; for TRL, that of the loss too if it is larger",
@@ -36,7 +36,7 @@ UNITS = {
     "layers": "layers with a sliding window in padding alone",
     "deviation": "largest distance of an inclusion frequency from its stated probability, in standard deviations",
 }
-"""Meaning of the units of ``dppo.verification.checks``."""
+"""Meanings of the ``UNITS`` of ``dppo.verification.checks``, which needs torch: help comes without it."""
 TABLE_LEGEND = (
     "variance: E|pruned - full|^2 / |full|^2 of one draw; rows: (sum w)^2 / sum w^2; weight: the largest.",
     "abs(A): the advantage; length: in tokens; s: sqrt(sum (1 - p)^2), p the probability of a sampled token;",
@@ -93,7 +93,7 @@ def _verify(config: str | None, fields: Sequence[str], options: argparse.Namespa
     about = described(subject, methods)
     console.print(f"{about}\n", markup=False)
     console.print(_checks(checks))
-    for name, meaning in UNITS.items():
+    for name, meaning in MEANINGS.items():
         console.print(f"  {name}: {meaning}", markup=False)
     console.print(f"  A build without faults fails any of the checks that draw at a rate of {FAILURE_RATE:g}.\n")
     for normaliser in dict.fromkeys(row.normaliser for row in variance):

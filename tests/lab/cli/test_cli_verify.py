@@ -50,7 +50,7 @@ def test_all_passes_and_everything_is_printed_and_written(quick, tmp_path, capsy
         assert f"{check['figure']:.2g}" in line and f"{check['bound']:.2g}" in line
         assert (" > " if "control" in check["name"] else " <= ") in line
     assert [title for title in (*command.SECTIONS.values(), *checks.UNITS) if title not in text] == []
-    assert {*command.UNITS} == {*checks.UNITS} and all(meaning in text for meaning in command.UNITS.values())
+    assert {*command.MEANINGS} == {*checks.UNITS} and all(meaning in text for meaning in command.MEANINGS.values())
     assert "proportional  abs(A) sqrt(length)" in text and "drawn at random" in text
     assert "…" not in text, "nothing is cut off"
     kept = ("subject", "passed", "checks", "variance", "ceilings", "failure_rate", "environment", "seconds")
