@@ -113,7 +113,7 @@ class Step:
     def __init__(self, made, rewards=REWARDS):
         self.made, self.rewards, self.metrics = made, rewards, {}
         self.gradients = []
-        """Of the optimizer steps made; what compares them clears it."""
+        """Gradients of the optimizer steps made; a comparison clears them."""
         self.stock = {}
         """Metrics of verl's own step."""
         made.prepare_step()

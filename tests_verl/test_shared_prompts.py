@@ -33,7 +33,7 @@ LORA = tuple(
 )
 BF16 = (f"{ACTOR}.fsdp_config.mixed_precision.param_dtype=bf16",)
 TOKENS = sum(prompt - 1 + sum(sizes) for prompt, sizes in GROUPS)
-"""Of a forward pass over all groups."""
+"""Tokens of a forward pass over all groups."""
 
 
 def siblings(query, key, value, segments, scale, window):

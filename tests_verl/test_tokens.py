@@ -80,7 +80,7 @@ def plans(monkeypatch):
 
 
 def drawn_lengths(step, plan):
-    """Of each optimizer step, the tokens of each row that is drawn: its prompt and the completion up to the cut."""
+    """Tokens of each drawn row in each optimizer step: its prompt and the completion up to the cut."""
     keys, tags = step.asked_order(), step.tags
     return [
         {key: tags[key]["prompt_len"] + n for key, n in zip(keys, draw.length_N.tolist(), strict=True) if n}

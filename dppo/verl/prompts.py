@@ -17,7 +17,9 @@ GENERATIONS = "__rollout_n__"
 def prompt_source(dataset: Any, settings: PruningSettings, data: Any) -> PromptSource:
     """The prompts of a run. ``dataset`` is verl's training set, ``data`` its section of that name.
 
-    Raise ``ConfigError`` for a dataset without a table or with group sizes of its own, ``DataError`` for too few rows.
+    Raises:
+        ConfigError: the dataset has no table, or has group sizes of its own.
+        DataError: it has too few rows.
     """
     table, prompts, key = getattr(dataset, "dataframe", None), data.train_batch_size, data.get("prompt_key", "prompt")
     if table is None or key not in getattr(table, "column_names", ()):

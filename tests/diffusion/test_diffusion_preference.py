@@ -78,7 +78,7 @@ def kept_alone(plan):
 
 
 def mean_over_kept(plan):
-    """It divides by what is left."""
+    """Wrong twin: the loss is a mean over the units that are kept."""
     one_N = plan.draw.keep_N.double()
     return loss_of(replace(plan, draw=replace(plan.draw, weight_N=one_N / one_N.mean().clamp_min(1 / N))))
 

@@ -103,7 +103,7 @@ WANTED = 3
 
 
 def graded_rows(row_Q, step):
-    """Of four dataset rows one is always right, one always wrong, one mixed and one mostly wrong."""
+    """Rewards of four dataset rows: always right, always wrong, half right, and one small reward."""
     kinds = torch.zeros(4, GENERATIONS)
     kinds[0], kinds[2, ::2], kinds[3, 0] = 1.0, 1.0, 0.1
     return kinds[row_Q % 4]

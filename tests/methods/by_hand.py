@@ -46,7 +46,7 @@ WITHIN_GROUPS_N = sum(w * z_scores(reward_N) for w, reward_N in zip(tiny.WEIGHT_
 """Each function's z-scores, weighted and summed: before the second normalisation, over the batch."""
 DECOUPLED_N = (WITHIN_GROUPS_N - WITHIN_GROUPS_N.mean()) / (WITHIN_GROUPS_N.std(ddof=1) + 1e-4)
 LEAVE_ONE_OUT_N = by_group(TOTAL_N, lambda x: x - (x.sum() - x) / (len(x) - 1))
-"""Where nothing is known of a prompt, its other completions are the baseline, and nothing is divided by."""
+"""Advantages without history: the baseline is the mean of the other completions, without a divisor."""
 BY_PART_OF_NAME = {
     "dr_grpo": replace(GRPO_BY_HAND, advantage_N=centred(TOTAL_N), divided="dr_grpo"),
     "dapo": DAPO_BY_HAND,

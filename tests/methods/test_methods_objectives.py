@@ -174,7 +174,7 @@ def test_a_completion_without_an_advantage_has_a_gradient_here():
 
 @pytest.mark.parametrize("beta", [1e-3, 0.2])
 def test_the_score_goes_by_the_beta_of_the_run(beta):
-    """Not by the paper's 0.001 whatever the run says: a completion without an advantage is worth its log-ratio."""
+    """A fixed beta of 0.001, the paper's, would be wrong: without an advantage the score is that of the log-ratio."""
     rolled_out = RolledOut(rewards=rewards_of(TOTAL_N[:1].tolist()), tokens_N=torch.tensor([100]))
     context = StepContext(value_Q=torch.from_numpy(TOTAL_N[:1]))
     rows = completions_of(replace(PRUNED, beta=beta), rolled_out, context)
@@ -196,7 +196,7 @@ def test_advantages_are_against_the_value_whatever_the_group_and_need_one():
     rewards, context = rewards_of([1.0], [0.0, 1.0]), StepContext(value_Q=tensor([0.25, 0.75]))
     assert value_advantages(rewards, context).tolist() == [0.75, -0.75, 0.25]
     some = rewards.only(torch.tensor([True, False, True]))
-    assert value_advantages(some, context).tolist() == [0.75, 0.0, 0.25], "what nobody scored has none"
+    assert value_advantages(some, context).tolist() == [0.75, 0.0, 0.25], "an unscored completion has none"
     left = rewards.take(torch.tensor([False, True, True]))
     assert value_advantages(left, context.take(torch.tensor([1]))).tolist() == [-0.75, 0.25]
     assert A_STAR.advantages.of_one and A_STAR.advantages.any_size

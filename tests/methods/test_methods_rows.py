@@ -35,7 +35,7 @@ def row_gradients():
 
 GRADIENT_NK = row_gradients()
 FULL = GRADIENT_NK.sum(0) / LENGTH_N.sum()
-"""Of TRL's loss over all rows: the mean over their trained tokens."""
+"""Gradient of TRL's loss over all rows: the mean over their trained tokens."""
 
 
 def expectation(method, rows=ROWS, weighted=True):

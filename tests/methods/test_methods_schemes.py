@@ -61,7 +61,7 @@ def test_the_control_is_a_plain_mean_over_what_is_kept():
 
 
 def test_a_method_is_no_scheme():
-    """The wrong twin lost DAPO's loss without a word."""
+    """The wrong twin silently lost DAPO's loss."""
     with refused(ConfigError, "dppo_dapo is a method", "beside gspo", "SCHEMES['dppo']"):
         combined(OBJECTIVES["gspo"], METHODS["dppo_dapo"])
 

@@ -141,7 +141,7 @@ def test_without_history_it_is_leave_one_out_and_a_group_of_one_has_nothing():
 
 
 def test_a_function_that_history_knows_nothing_of_has_its_siblings_alone():
-    """The wrong twin mixes in a mean of 0, which nobody expected."""
+    """The wrong twin mixes in a mean of 0, which no history gave."""
     rewards, context = known([[[1.0, 5.0]] * 4, [[1.0, 5.0]]], mean=0.0)
     context.expected.strength_QF[:, 1] = 0.0
     advantage_N, first_N = (

@@ -50,7 +50,7 @@ MODELS: dict[str, tuple[type[Any], dict[str, Any]]] = {
     "gemma3": (Gemma3TextConfig, _MIXED | dict(query_pre_attn_scalar=12)),
     "qwen3-window": (Qwen3Config, _MIXED | dict(use_sliding_window=True)),
 }
-"""By name a configuration, and fields of it."""
+"""Configurations by name, with their fields."""
 
 
 def blank(name: str, **settings: Any) -> Any:

@@ -46,7 +46,7 @@ def test_best_fit_is_the_textbook_scan_over_all_bins(sizes, capacity):
 
 
 def next_fit(sizes, capacity):
-    """In the order given, into one open bin."""
+    """Bins by next fit: items in the order given, with one open bin."""
     bins, room = [], -1
     for item, size in enumerate(sizes):
         if size > room:

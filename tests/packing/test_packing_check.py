@@ -27,7 +27,7 @@ class Case:
     name: str
     dtype: torch.dtype = torch.float32
     scale: float = 1.0
-    """Of the head's weight. At 400 logits are thousands: rounding them in half precision costs tens of nats."""
+    """Factor of the head's weight. At 400 logits are thousands, and half precision rounds them by tens of nats."""
     temperature: float = 1.0
     autocast: bool = False
     head: torch.dtype | None = None
@@ -77,7 +77,7 @@ def rounded_again(query, key, value, segments, scale, window):
 
 @CASES
 def test_right_rows_and_heads_pass_here_and_on_other_machines_and_wrong_layouts_fail(case, monkeypatch):
-    """Of large logits the twin: 1e-4 nats in float32 and 0.1 in half precision would alarm, whatever the model."""
+    """Large logits have a twin: fixed bounds, 1e-4 nats in float32 and 0.1 in half precision, refuse right rows."""
     model = case.model()
     assert case.check(model).passed
     with case.context():
@@ -133,7 +133,7 @@ def test_a_window_that_is_in_the_mask_alone_fails():
 
 @pytest.mark.parametrize("case", [*ORDINARY.values(), LARGE["float32, huge"]], ids=[*ORDINARY, "float32, huge"])
 def test_wrong_gradients_fail_where_values_are_right(case):
-    """Not in half precision with logits of thousands: there a rounding turns the gradient by as much (docs/log.md)."""
+    """Half precision with huge logits is left out: one rounding turns the gradient by as much (docs/log.md)."""
     model = case.model()
     for attend in WRONG_IN_GRADIENT.values():
         found = case.check(model, attend)
@@ -141,7 +141,7 @@ def test_wrong_gradients_fail_where_values_are_right(case):
 
 
 def test_a_check_that_could_not_fail_does_not_pass(monkeypatch):
-    """Where rounding moves as much as a mistake, nothing is known; the twin has no control and passes anything."""
+    """The check is blind if rounding moves as much as a mistake; the twin has no control and passes anything."""
     case = Case("qwen3")
     model = case.model()
     monkeypatch.setattr(check, "_rounding", lambda model: 0.5)

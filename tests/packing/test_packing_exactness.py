@@ -58,14 +58,14 @@ def assert_near(found, setting):
 
 
 def prepare_fused(model, temperature):
-    """With TRL's head in the place of ours."""
+    """Rows with TRL's fused head in place of ours."""
     use_rows(model)
     add_fused_lm_head(model, temperature=temperature, outputs=("log_probs", "entropy"))
 
 
 BOTH = (False, True)
 SMALL_ROWS = ("packed-small-rows", "shared-split-groups")
-"""Of layouts that are rows, one without shared prompts and one whose groups are split."""
+"""Two layouts of rows: one without shared prompts, and one that splits groups."""
 PLAIN = [*(Setting(name, tied=True) for name in MODELS), Setting("llama", temperature=1.7)]
 ON_ROWS = [
     *(Setting(name, dtype) for name, dtype in product(MODELS, BARS)),
@@ -116,7 +116,7 @@ def test_lora_wrapped_before_the_attention_is_set_and_two_rows_before_one_backwa
 @pytest.mark.parametrize("name", ["qwen3", "gemma3"])
 @torch.no_grad()
 def test_entropy_is_that_of_the_definition(name, prepare, dtype, bar):
-    """Of the distribution that each completion token was drawn from, one sequence at a time."""
+    """The definition uses the distribution of each completion token, one sequence at a time."""
     batch, temperature, plain, model = make_batch(), 1.3, build(name, dtype=torch.float64), build(name, dtype=dtype)
     prepare(model, temperature)
     for index in plan_rows(batch.group, batch.prompt_tokens, batch.completion_tokens, 40):

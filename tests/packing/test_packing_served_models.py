@@ -67,7 +67,7 @@ UNSERVED = {
 
 @pytest.mark.parametrize("kind", UNSERVED)
 def test_models_that_rows_cannot_serve(kind):
-    """They run on rows without a word, and are wrong: so it must be said beforehand, and the self-check must see it."""
+    """On rows they are silently wrong: ``unsupported`` must name them, and the self-check must see it."""
     batch, expected, model = make_batch(), random_model(UNSERVED[kind]), random_model(UNSERVED[kind])
     assert unsupported(model)
     expected.set_attn_implementation("eager")

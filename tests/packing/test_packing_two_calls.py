@@ -94,7 +94,7 @@ def test_wrong_calls_do_not_pass_the_probe(name, monkeypatch):
 
 @pytest.mark.parametrize("name, called", [("qwen3", 4), ("gemma3", 2)])
 def test_a_model_gives_the_same_and_sliding_layers_gather(name, called):
-    """Of gemma3 one layer in three is full, of qwen3 both are."""
+    """One layer in three of gemma3 has full attention, and both layers of qwen3."""
     gathered = []
 
     def gathering(*arguments):
@@ -137,7 +137,7 @@ def of_flash2(monkeypatch, flash):
 
 
 def of_flash3(monkeypatch, flash):
-    """From the hub: the package itself is not installed."""
+    """flash-attn 3 from the hub: the package itself is not installed."""
     forward, backward = packing_varlen.flash3_forward, packing_varlen.flash3_backward
     functions = types.SimpleNamespace(_flash_attn_forward=forward, _flash_attn_backward=backward)
     hub = types.ModuleType("kernels")

@@ -178,7 +178,7 @@ def visits(expected_N, found_N, weight_N=None):
 
 
 def mostly_nothing(units=128):
-    """Of half of the units .6 is expected and nothing found; of the others 1, and in every eighth of them 1."""
+    """Half of the units are expected to have .6 and have 0; the others are expected to have 1, and one in 8 has it."""
     return visits([0.6, 1.0] * (units // 2), [float(i % 16 == 1) for i in range(units)])
 
 
@@ -222,7 +222,7 @@ def test_noise_is_nothing_to_go_by():
 
 
 def test_auto_draws_by_what_was_found_and_a_given_rate_by_history():
-    """Of prompts that history holds for .6 of the others, nothing came: they are asked one time in ten."""
+    """Prompts with an expectation of .6 gave nothing, so they are requested one time in ten."""
     auto = PromptPruning(rate=0.8, auto=PROMPT_AUTO)
     level = replace(auto.at_chosen_rate(mostly_nothing(256)), rate=0.4)
     candidates = candidates_of([0.6**0.5, 1.0] * 8)

@@ -149,7 +149,7 @@ def test_floors_by_score_are_unbiased_and_the_same_bound_applied_to_weights_afte
 @pytest.mark.parametrize("budget", ["rows", "tokens"])
 @pytest.mark.parametrize("group", [[0, 0, 0, 1, 1], [0, 1, 1, 0, 0]], ids=str)
 def test_a_rate_chosen_before_the_draw_is_unbiased(group, budget):
-    """From the scores, and for prompts from earlier visits, half of which had a hundredth of the others' moment."""
+    """Rates come from scores, and for prompts from visits, half of which had a hundredth of the others' moment."""
     rows, auto = replace(COMPLETIONS, group_N=torch.tensor(group)), Auto(fewest=1, least_gain=1.0)
     level = Pruning(rate=0.8, floor=0.2, auto=auto, budget=budget)
     assert level.choice(level.samples(rows)).rate > 0

@@ -32,7 +32,7 @@ WHOLE = Draw.whole(torch.ones(P).bool())
 
 
 def error(method, sizes, *, prob_P=None, scale_P=(1.0, 1.0), **changes):
-    """Of the mean gradient over all completions and draws, prompts by ``prob_P``, from that of the mean reward."""
+    """Bias of the mean gradient over all completions and draws, with prompts drawn by ``prob_P``."""
 
     def once(tape):
         draw = WHOLE

@@ -26,7 +26,7 @@ LOGP, OLD, REF, ENTROPY = torch.randn(4, *MASK.shape, generator=torch.Generator(
 TOKENS = Tokens(
     logp_BT=LOGP, old_logp_BT=OLD, advantage_B=tensor([0.3, -1.2, 0.8, 1.1, -0.4, 2.0]), mask_BT=MASK, ref_logp_BT=REF
 )
-"""Of six completions, one of them empty and one with the weight 0."""
+"""Tokens of six completions: one is empty, and one has the weight 0."""
 
 
 def loss(method, rows=slice(None), *, weight_B=WEIGHT, sizes=SIZES, **settings):

@@ -148,7 +148,7 @@ def test_shares_are_near_equal_on_every_process(shares):
 
 
 def test_every_completion_is_as_likely_in_every_share():
-    """Of five, three are in one share and two in the other. A deal that always began with share 0 would be seen."""
+    """Five completions make shares of three and two. A deal that always begins with share 0 fails."""
     seeds, five = 3000, torch.zeros(5, dtype=torch.int64)
     share_SN = torch.stack([deal(five, 2, step_streams(seed, 3)) for seed in range(seeds)])
     spread = (0.25 / seeds) ** 0.5

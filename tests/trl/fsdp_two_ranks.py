@@ -62,7 +62,7 @@ def run(path: str, folder: Path, **options) -> tuple[list, DPPOTrainer]:
 
 
 def synchronized(path: str, folder: Path, **options) -> tuple[list, dict]:
-    """Of each rank, for every pass of a step, whether its backward synchronizes gradients; and the gradient."""
+    """For each rank, True for every pass of a step that synchronizes gradients; and the gradient."""
     passes, original = [], DPPOTrainer._micro_batch_loss
 
     def watched(self, model, *args):

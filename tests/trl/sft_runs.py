@@ -137,7 +137,7 @@ class Fixed:
         return flat({name: p.grad for name, p in trainer.model.named_parameters()})
 
     def error(self):
-        """Of the expected gradient against that of all rows of the step, which is TRL's by the contract; relative."""
+        """Relative bias of the gradient. By the contract, that of all rows of the step is TRL's."""
         ways = list(every_way(self.gradient))
         assert len(ways) > 1 and sum(chance for _, chance in ways) == pytest.approx(1)
         found = sum(chance * gradient for gradient, chance in ways)

@@ -98,7 +98,7 @@ CONTRACT = {
 
 @pytest.mark.parametrize(("calls", "forks", "flat"), CONTRACT.values(), ids=CONTRACT)
 def test_with_nothing_pruned_the_gradient_is_that_of_trl(calls, forks, flat, tiny_path, tmp_path):
-    """In one call of TRL's, which counts rows; groups of equal rewards cost nothing."""
+    """TRL makes one call, because it counts rows. Groups of equal rewards cost nothing."""
     groups = [group_of(row, row, forks=forks, flat=row in flat) for row in (0, 1)]
     rows = samples_of(*groups)
     theirs = StockWorker(forks=forks, flat=flat)

@@ -29,7 +29,7 @@ def odd(prompts, completions, **_):
 
 
 def even(prompts, completions, **_):
-    """Where ``odd`` gives 1 this gives 0: with equal weights every total would be 1, and no advantage other than 0."""
+    """The opposite of ``odd``: with equal weights every total would be 1, and every advantage 0."""
     return [1.0 - reward for reward in odd(prompts, completions)]
 
 
@@ -71,7 +71,7 @@ OFF_POLICY = {
 
 
 SECOND = dict(num_iterations=2, max_steps=2, learning_rate=0.3)
-"""Of two passes: ratios differ from 1 there, so every term of the loss shows."""
+"""Two passes: in the second one ratios differ from 1, so every term of the loss shows."""
 OFF_POLICY = one_in(2, {name: SECOND | options for name, options in OFF_POLICY.items()})
 
 

@@ -75,7 +75,7 @@ def trained(path, folder, monkeypatch, accumulation, *, resume=None, **options):
 
 
 ACCUMULATIONS = (1, 4, 32)
-"""Of 32 completions; of 32 calls of the loss most have no row."""
+"""Calls of the loss for 32 completions; most of 32 calls have no row."""
 CASES = {
     "silent groups": {},
     "KL term": {"beta": 0.04, "completion_prune_rate": 0.5, "method": "dppo"},

@@ -14,7 +14,7 @@ import dppo.trl.generation as generation
 from dppo.trl.generation import prompts_read_once
 
 PROMPTS = [[0, 0, 5, 6, 7], [3, 4, 5, 6, 7], [0, 9, 8, 7, 6]]
-"""Of two to five tokens, padded on the left; 0 pads."""
+"""Prompts of two to five tokens, padded on the left by 0."""
 CONFIG = GenerationConfig(max_new_tokens=8, do_sample=True, top_k=0, top_p=1.0, pad_token_id=0, eos_token_id=1)
 
 

@@ -116,7 +116,7 @@ def test_a_metric_that_is_read_at_once_is_seen(questions, tiny_path, tmp_path, m
 
 
 def test_clocks_wait_for_no_pass_but_the_last(tiny_path, tmp_path, monkeypatch):
-    """Of a step of several calls, each with a pass: its phase is read without a wait until the last one is queued."""
+    """In a step of several calls with a pass each, the clock is read without a wait until the last is queued."""
     events, read, backward = [], PhaseClock._read, Accelerator.backward
 
     def reads(self, wait):

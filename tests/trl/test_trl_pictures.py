@@ -153,7 +153,7 @@ def test_the_mean_over_every_draw_is_the_full_gradient(options, made, tmp_path):
 
 
 def test_resumed_equals_uninterrupted(made, tmp_path):
-    """From the middle of a generation, whose pictures are in the checkpoint, and from its end."""
+    """Runs resume from the middle of a generation, whose pictures are in the checkpoint, and from its end."""
     options = dict(
         max_steps=6, save_strategy="steps", save_steps=1, prompt_prune_rate=0.5, completion_prune_rate=0.5,
         steps_per_generation=2, num_iterations=2, per_device_train_batch_size=8, prompts=10, loss_type="grpo",

@@ -34,7 +34,7 @@ SLOW = ("cuts, padded", "cuts and head, kl and entropy", "cuts, mean within comp
 
 
 def error(path, folder, *, changed=lambda plan: plan, **options):
-    """Of the mean gradient over every draw of the completions and tokens of two groups; relative."""
+    """Relative bias of the gradient over every draw of the completions and tokens of two groups."""
     settings = dict(prompts=2, loss_type="dr_grpo", completion_prune_rate=0.0)
     _, trainer = dppo_run(path, folder, **settings | options)
     full, mean = full_and_mean(trainer, changed=changed)
@@ -167,7 +167,7 @@ def test_what_cannot_be_served_is_refused(tiny_path, tmp_path):
 
 
 def test_a_token_that_the_sampler_gave_no_probability_for_counts_as_unsure():
-    """As where tokens are cut; as a sure one it would give its completion a score of 0, and a weight of 50."""
+    """Cuts of tokens do the same. If it counted as sure, its completion would have a score of 0 and a weight of 50."""
     mask = torch.tensor([[1, 1, 0]])
     sampled = torch.tensor([[math.nan, 0.0, math.nan]])
     generated = SimpleNamespace(sampler_logp=sampled, completion_mask=mask, loss_mask=mask, prompt_mask=mask)

@@ -109,7 +109,7 @@ def test_what_is_cut_on_two_ranks_is_what_is_cut_on_one(further, tiny_path, tmp_
 
 @pytest.mark.slow
 def test_prompts_drawn_for_each_share_are_the_same_on_two_ranks(further, tiny_path, tmp_path):
-    """Not so where completions are dealt, which every process does by itself."""
+    """Dealt completions may differ: every process deals its own."""
     folder, _ = further
     options = tiny_runs.SHARES | {"per_device_train_batch_size": 4 * GENERATIONS}
     assert max(as_alone(folder, "shares", tiny_path, tmp_path, **options)[0]) < 10 * TOLERANCE

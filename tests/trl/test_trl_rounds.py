@@ -53,7 +53,7 @@ def test_pods_is_stock_trl_on_the_groups_that_are_left(tiny_path, tmp_path):
 
 
 def divergence_by_hand(path):
-    """Gradients of the paper's loss on the scripted completions, with what the rollout says as the behaviour policy."""
+    """Gradients of the paper's loss on the scripted completions. The behaviour policy is the rollout's."""
     tokenizer = AutoTokenizer.from_pretrained(path)
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
     prompts = [prompt for prompt in problems(8)["prompt"] for _ in range(GENERATIONS)]

@@ -76,9 +76,8 @@ def test_no_row_is_over_the_budget_but_a_completion_alone(budget, tiny_path, tmp
 
 
 def places(prompts):
-    """Of each completion its place in its group: both trainers shuffle, so a place in the batch means nothing."""
-    seen = {}
-    return [seen.setdefault(prompt, []).append(0) or len(seen[prompt]) - 1 for prompt in prompts]
+    """Place of each completion in its group: both trainers shuffle, so a place in the batch means nothing."""
+    return [prompts[:at].count(prompt) for at, prompt in enumerate(prompts)]
 
 
 def changed(every=1, prompt_tokens=99, completion_tokens=99, tool=False, truncated=False):
@@ -245,7 +244,7 @@ OF_VALUES = {"entropy": np.asarray, "clip_ratio/high_mean": lambda value: value 
 
 @pytest.mark.parametrize("name", OF_VALUES)
 def test_a_metric_of_one_kept_completion_in_each_pair_estimates_that_of_all(name):
-    """Of tokens: the completions have two each, and are clipped if their value is above 1."""
+    """Metrics of tokens: completions have two each, which are clipped if their value is above 1."""
     method = configured().build_method()
 
     def estimate(value_K, weight_K):

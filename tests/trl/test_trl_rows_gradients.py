@@ -202,7 +202,7 @@ def test_only_what_the_assistant_says_is_trained_on(layout, tiny_path, tmp_path)
 
 @pytest.mark.parametrize(("kind", "rows"), [(sft, solutions(7)), (dpo, dpo.pairs(7))])
 def test_evaluation_between_steps_is_trls(kind, rows, tiny_path, tmp_path):
-    """In padded batches, while training is in rows; the tokens trained on are known to it."""
+    """Evaluation has padded batches, and training has rows. Its logs have the tokens trained on."""
     every = {"eval_strategy": "steps", "eval_steps": 1, "per_device_eval_batch_size": 3}
     us, _ = as_trl(kind, tiny_path, tmp_path, own={"eval_dataset": rows}, **every)
     assert len(logged(us, "eval_loss")) == 3 and logged(us, "num_tokens")[-1] > 0
@@ -210,7 +210,7 @@ def test_evaluation_between_steps_is_trls(kind, rows, tiny_path, tmp_path):
 
 @pytest.mark.filterwarnings("ignore:one prompt with its answers")
 def test_pairs_stay_whole_in_rows_that_are_too_small_for_them(tiny_path, tmp_path, monkeypatch):
-    """Of a stream nobody knows the longest pair. The wrong twin packs answers one by one."""
+    """The longest pair of a stream is not known. The wrong twin packs answers one by one."""
     stream = dict(data=dpo.pairs().to_iterable_dataset(), max_steps=3, only={"max_tokens_per_row": 4})
     with pytest.warns(UserWarning, match="one prompt with its answers is .* over max_tokens_per_row=4"):
         as_trl(dpo, tiny_path, tmp_path, **stream)

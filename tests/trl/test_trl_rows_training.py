@@ -80,7 +80,7 @@ RESUMED = {
 
 @pytest.mark.parametrize("case", parameters(RESUMED, ("sft", "sft, infobatch")))
 def test_resumed_is_bit_for_bit_the_run_that_was_not_stopped(case, tiny_path, tmp_path):
-    """From the middle of the first epoch, its end, and the middle of a pruned one."""
+    """Runs resume from the middle and the end of the first epoch, and from the middle of a pruned one."""
     kind, options = case
     _, straight = trained(kind.ours, tiny_path, tmp_path / "a", **SAVED | options)
     for stop in [step for step in (2, 3, 5) if step < options["max_steps"]]:
@@ -92,7 +92,7 @@ def test_resumed_is_bit_for_bit_the_run_that_was_not_stopped(case, tiny_path, tm
 
 
 def test_checkpoints_that_are_not_of_this_run(tiny_path, tmp_path):
-    """Of other rows they are refused, of a part of them and of TRL's trainer said to be, which trains otherwise."""
+    """Checkpoints of other rows are refused; those of a part of the rows and of TRL's own trainer give a warning."""
     saving = SAVED | {"max_steps": 8}
     trained(ours, tiny_path, tmp_path / "a", **saving)
     checkpoint = tmp_path / "a" / "checkpoint-5"
@@ -125,7 +125,7 @@ def test_margin_weights_multiply_the_preference_loss_and_come_from_one_call(tiny
     calls = []
 
     def counted(prompts, completions, *, source, **others):
-        """As data have it, without the end that TRL puts behind every text."""
+        """Lengths of the dataset's texts, without the end that TRL appends."""
         calls.append(len(completions))
         assert not others and source == list(range(10)) and not any("<eos>" in text for text in completions)
         return by_length(prompts, completions)

@@ -108,7 +108,7 @@ VARIED = MomentSamples.known((1 + torch.arange(64.0)).square(), torch.ones(64))
 
 
 def savings_of(kept=32.0, rolled_out=12.0):
-    """Of a run with 32 completions that have a gradient, and 12 candidates."""
+    """Savings of a run with 32 completions that have a gradient, and 12 candidates."""
     return Savings(completions=(48.0, 32.0, kept), prompts=(12.0, rolled_out))
 
 

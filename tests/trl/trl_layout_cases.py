@@ -22,7 +22,7 @@ from dppo.packing.attention import ROWS, rows_attention
 
 ROTARY = {"rope_type": "default", "rope_theta": 1e4}
 POSITIONS = 20
-"""Of models that have few: more than any one sequence below has, fewer than a row."""
+"""Positions of models that have few: enough for each sequence below, too few for a row."""
 
 
 def of(model, config, **sizes):

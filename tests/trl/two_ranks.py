@@ -160,7 +160,7 @@ def recorded_runs(path: str, folder: str) -> None:
 
 
 def gloo_threads() -> list[str]:
-    """Of this process, where the system says so."""
+    """Threads of gloo in this process, on systems that list threads."""
     tasks, names = Path("/proc/self/task"), []
     for task in tasks.iterdir() if tasks.is_dir() else []:
         with suppress(OSError):  # it has just ended

@@ -127,7 +127,7 @@ def test_rounds_in_which_no_group_counts_train_on_nothing(subject):
 @pytest.mark.parametrize("wanted", [1, 2])
 @pytest.mark.parametrize("method", [GRESO, DAPO], ids=lambda m: m.name)
 def test_rounds_that_are_verified_are_those_of_training(subject, method, wanted):
-    """Of the same prompts, with the same past: two coins each, the first groups that count, and as many rounds."""
+    """Equal prompts and pasts give equal coins, counted groups and numbers of rounds."""
     now_PG = REWARD_PG[[0, 2, 3, 1, 5, 2]]
     now, earlier = Rewards.of_groups(now_PG), Rewards.of_groups(REWARD_PG)
     known = replace(subject, rewards=now, earlier_rewards=earlier, wanted=wanted)

@@ -104,7 +104,7 @@ def test_the_policy_has_what_the_claims_are_about():
 
 @pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.advantages.from_history])
 def test_a_history_is_part_of_what_is_enumerated(name, monkeypatch):
-    """Of the equal rewards of the third group each is off what was expected; the wrong twin draws without a history."""
+    """The equal rewards of the third group differ from the expected one; the wrong twin draws without a history."""
     method = METHODS[name].with_rates(prompt=0.5, completion=0.5)
     assert int((method.advantages(tiny.ROLLOUTS.rewards, tiny.ROLLOUTS.context) != 0).sum()) == tiny.N
     assert exact_bias(method) < EXACT

@@ -50,7 +50,7 @@ def test_what_is_padded_and_what_was_not_varied_is_named_and_nothing_is_refused(
 
 
 def test_figures_that_are_not_numbers_fail():
-    """Of several variants only those with a KL term have NaN, and the largest of the others is near 0."""
+    """Only the variants with a KL term have NaN, and the largest figure of the others is near 0."""
     nan = float("nan")
     for check in (at_most("c", nan, 1.0, "x"), above("c", nan, 1.0, "x"), at_most("c", 2.0, 1.0, "x")):
         assert not check.passed

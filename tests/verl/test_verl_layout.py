@@ -108,7 +108,7 @@ def test_a_step_that_keeps_nothing_is_filled_with_rows_whose_tokens_can_be_divid
 
 
 GRADIENT_N = tensor([1.0, -2.0, 0.5, 3.0, -1.0, 0.0, 7.0, 7.0])
-"""Of the token sum of each row; the last two are rows that the engine added, whose weight must be 0."""
+"""Gradient of the token sum of each row. The engine added the last two rows, whose weight must be 0."""
 LENGTHS = [4, 2, 7, 3, 5, 6]
 PROB_N = tensor([0.5, 0.75, 1.0, 0.25, 0.5, 0.9])
 

@@ -71,7 +71,7 @@ def test_flags_win_over_a_file(tmp_path):
 
 
 def test_a_field_that_is_given_twice_is_refused(tmp_path):
-    """YAML takes the last, without a word."""
+    """YAML itself takes the last one silently."""
     path = tmp_path / "config.yaml"
     path.write_text("max_steps: 1\noutput_dir: out\nmax_steps: 3\n")
     with refused(ConfigError, "max_steps is there twice", "line 3"):
